@@ -119,8 +119,8 @@ pub struct Orders {
     /// Device memory that a context of this slot takes by itself, in bytes, as another process has measured it; 0: not known, as always in pages of an agent
     /// without this field.
     pub context_residue: AtomicU64,
-    /// Host memory of the process's windows which it may register with the driver, in bytes, plus 1; 0: that of the windows which came as such, as always in
-    /// pages of an agent without this field.
+    /// Host memory which the process may register with the driver, windows and its staging memory, in bytes, plus 1; 0: the windows which came as such, as
+    /// always in pages of an agent without this field.
     pub pinned_max: AtomicU64,
 }
 
@@ -297,7 +297,7 @@ pub struct Facts {
     /// Device memory that stays when the model leaves, in bytes, by the reason of the same place in [`FIXED_REASONS`]; 0 from processes without
     /// this field. All but the last add up to `bytes_fixed`.
     pub fixed: [AtomicU64; FIXED_REASONS.len()],
-    /// Value of [`Orders::pinned_max`] beyond which no window is registered; 0 from processes without this field, and before the first.
+    /// Value of [`Orders::pinned_max`] beyond which no memory is registered; 0 from processes without this field, and before the first.
     pub pinned_max: AtomicU64,
 }
 

@@ -6,8 +6,8 @@
 //! more models than there is room for return in turn, they keep what they have: with each return, pages would only be pinned and released. What is taken is
 //! given once its process has released it.
 //!
-//! A process whose windows are not all pinned gets a little pinned memory beside them, through which its copies pass in pieces: its staging memory. A quarter of the pinned memory is
-//! left to it by windows.
+//! A process whose windows are not all pinned gets a little pinned memory beside them, through which its copies pass in pieces: its staging memory. Windows leave it to the processes that
+//! there are and one more, up to a quarter of the pinned memory.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ struct Share {
     staging: u64,
     /// Most that it may have registered, in bytes: the largest of the limits since the last one that it has stated to keep.
     bound: u64,
-    /// Whether it states by which limit it registers; otherwise it keeps what it has.
+    /// Whether it states by which limit it registers memory; otherwise it keeps what it has.
     is_able: bool,
     /// When its model returned last.
     returned_at: Option<Time>,
@@ -88,13 +88,27 @@ impl Pins {
 
     /// Returns what is free for windows, in bytes: without what is left to staging memory.
     fn free_for_windows(&self) -> u64 {
-        if self.staging == 0 {
-            return self.free();
+        self.free().saturating_sub(self.left_to_staging())
+    }
+
+    /// Returns what windows leave to staging memory that is not given yet, in bytes.
+    fn left_to_staging(&self) -> u64 {
+        let quarter = self.bytes_max / STAGING_PART;
+        if self.staging > quarter {
+            return 0;
         }
-        let staging = self.shares.values().map(|share| share.staging);
-        let staging = staging.fold(0, u64::saturating_add);
-        let left = (self.bytes_max / STAGING_PART).saturating_sub(staging);
-        self.free().saturating_sub(left)
+        // Of one process more than there are.
+        let processes = self.shares.len() as u64 + 1;
+        let given = self.shares.values().map(|share| share.staging);
+        let given = given.fold(0, u64::saturating_add);
+        let left = self.staging.saturating_mul(processes).min(quarter);
+        left.saturating_sub(given)
+    }
+
+    /// Returns what the limits of all processes and what is left to staging memory add up to, in bytes.
+    fn promised(&self) -> u128 {
+        let limits = self.shares.values().map(|share| u128::from(share.limit()));
+        limits.sum::<u128>() + u128::from(self.left_to_staging())
     }
 
     /// Adds a window of a process. Returns whether it is pinned.
@@ -121,10 +135,18 @@ impl Pins {
 
     /// Counts the windows of a process which it got from an earlier agent, within the bound or not: beyond it, the least recently used ones are released.
     pub fn adopt(&mut self, id: ProcessId, bytes: u64, pinned: u64) {
+        let pinned = pinned.min(bytes);
+        // With fewer than all of its windows some of it is staging memory.
+        let staging = if pinned < bytes {
+            self.staging.min(pinned)
+        } else {
+            0
+        };
         let share = Share {
             held: bytes,
-            allowed: pinned.min(bytes),
-            bound: pinned.min(bytes),
+            allowed: pinned - staging,
+            staging,
+            bound: pinned,
             ..Share::default()
         };
         self.shares.insert(id, share);
@@ -202,7 +224,8 @@ impl Pins {
                 self.set(now, id, share.allowed + given, changed);
             }
             let missing = share.missing() - given;
-            // What is on its way is for the first ones.
+            // With all of its windows it gives up its staging memory, and what is on its way is for the first ones.
+            let missing = missing.saturating_sub(share.staging);
             let late = missing.saturating_sub(coming);
             coming = coming.saturating_sub(missing);
             let is_older =
@@ -259,17 +282,16 @@ impl Pins {
         }
         let all = self.shares.iter();
         let others = all.filter(|(_, share)| share.allowed > 0 && share.is_able && may_lose(share));
-        let mut others: Vec<_> = others
-            .map(|(id, share)| (share.returned_at, *id, share.allowed))
-            .collect();
+        let mut others: Vec<_> = others.map(|(id, share)| (share.returned_at, *id)).collect();
         others.sort_unstable();
         let mut taken = 0;
-        for (_, id, allowed) in others {
-            if taken >= missing {
+        for (_, id) in others {
+            if taken >= u128::from(missing) {
                 return;
             }
+            let before = self.promised();
             self.set(now, id, 0, changed);
-            taken += allowed.saturating_sub(self.shares[&id].staging);
+            taken += before.saturating_sub(self.promised());
         }
     }
 
@@ -439,6 +461,37 @@ mod tests {
         pins.remove(ONE);
         pins.returns(Time(1), OTHER);
         assert_eq!(decide(&mut pins), [(OTHER, 10), (ProcessId(7), 3)]);
+    }
+
+    #[test]
+    fn one_model_loses_its_windows_where_those_of_one_are_enough() {
+        let mut pins = Pins::new(36, 3);
+        for id in [ONE, OTHER, THIRD] {
+            assert_eq!(pins.add(id, 13), id != THIRD);
+            pins.states(id, Some(pins.limit(id)));
+        }
+        assert_eq!(decide(&mut pins), [(THIRD, 3)]);
+        pins.states(THIRD, Some(3));
+        for at in [1, 2] {
+            pins.returns(Time(at), THIRD);
+            let changed = decide(&mut pins);
+            let lost = changed.iter().filter(|(id, _)| *id != THIRD).count();
+            assert_eq!(lost, usize::from(at == 2), "{changed:?}");
+        }
+    }
+
+    #[test]
+    fn staging_memory_that_an_earlier_agent_gave_is_not_given_again() {
+        let mut pins = Pins::new(100, 3);
+        pins.adopt(ONE, 60, 3);
+        assert_eq!(pins.limit(ONE), 3);
+        pins.states(ONE, Some(3));
+        assert_eq!(decide(&mut pins), []);
+        // All of its windows were pinned.
+        pins.adopt(OTHER, 10, 10);
+        pins.states(OTHER, Some(10));
+        assert_eq!(decide(&mut pins), []);
+        assert_eq!(pins.limit(OTHER), 10);
     }
 
     #[test]

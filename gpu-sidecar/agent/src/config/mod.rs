@@ -11,7 +11,7 @@
 //! | `node.preload` | folder of `libweir_preload.so` and `libweir_preload_core.so` | folder of the executable |
 //! | `node.host-memory` | host memory available to models that leave their devices; `0`: none leaves | half of the node's memory |
 //! | `node.pinned-memory` | part of it that processes may register with the driver, which pins its pages and makes copies as fast as the link | an eighth of the node's memory |
-//! | `node.staging` | part of `node.pinned-memory` that a process gets whose copies are not all registered: they pass through it in pieces, copied by threads of the process, instead of at the pace of the driver's own staging; `0`: none | `32Mi` |
+//! | `node.staging` | part of `node.pinned-memory` that a process gets whose copies are not all registered: they pass through it in pieces, copied by threads of the process, instead of at the pace of the driver's own staging. `0`: none is set aside; or 16Mi to 32Mi. It is memory of the process, beside `node.host-memory`, and counts for its pod | `32Mi` |
 //! | `node.log` | log level: `error`, `warn`, `info`, `debug` or `trace` | `info` |
 //! | `tokens.rule` | scheduling rule of the tokens | `weir` |
 //! | `tokens.sm-limit` | SMs that may be occupied at once, in percent: above 0, up to 400 | 100 |
@@ -391,18 +391,29 @@ impl Default for Config {
     }
 }
 
-/// Default of `node.staging`, in bytes: eight pieces of 4 MiB.
+/// Default of `node.staging`, and its maximum, in bytes: on a GPU, eight pieces of 4 MiB.
 const STAGING_BYTES: u64 = 32 << 20;
 /// Memory that the agent needs besides the copies of models, in bytes.
 const AGENT_BYTES: u64 = 256 << 20;
+
+/// Returns the staging memory of a process, in bytes: none where everything may be registered, so that nothing passes through it.
+const fn staging_of(staging: u64, pinned_bytes: u64, host_bytes: u64) -> u64 {
+    if pinned_bytes < host_bytes {
+        staging
+    } else {
+        0
+    }
+}
 
 /// Returns settings by which models take no more host memory than a limit of all the agent's memory leaves, in bytes.
 #[must_use]
 pub fn within(settings: MemorySettings, limit: u64) -> MemorySettings {
     let host_bytes = settings.host_bytes.min(limit.saturating_sub(AGENT_BYTES));
+    let pinned_bytes = settings.pinned_bytes.min(host_bytes);
     MemorySettings {
         host_bytes,
-        pinned_bytes: settings.pinned_bytes.min(host_bytes),
+        pinned_bytes,
+        staging_bytes: staging_of(settings.staging_bytes, pinned_bytes, host_bytes),
         ..settings
     }
 }
@@ -553,15 +564,11 @@ impl Config {
     pub fn memory_settings(&self, node_bytes: u64) -> MemorySettings {
         let host_bytes = self.node.host_memory.unwrap_or(node_bytes / 2);
         let pinned_bytes = self.node.pinned_memory.unwrap_or(node_bytes / 8);
+        let staging = self.node.staging.unwrap_or(STAGING_BYTES);
         MemorySettings {
             host_bytes,
             pinned_bytes: pinned_bytes.min(host_bytes),
-            // Where everything may be registered, nothing passes through it.
-            staging_bytes: if pinned_bytes < host_bytes {
-                self.node.staging.unwrap_or(STAGING_BYTES)
-            } else {
-                0
-            },
+            staging_bytes: staging_of(staging, pinned_bytes, host_bytes),
             restores_on_demand: self.memory.restore == Restore::Demand,
             streaming: self.memory.stream_restores,
             rule: self.pool.rule,
@@ -624,7 +631,7 @@ impl NodeConfig {
         self.preload = table.value("preload", absolute);
         self.host_memory = table.value("host-memory", quantity);
         self.pinned_memory = table.value("pinned-memory", quantity);
-        self.staging = table.value("staging", quantity);
+        self.staging = table.value("staging", staging);
         if let Some(level) = table.value("log", |text| one_of(text, &LOG_LEVELS)) {
             self.log = level;
         }
@@ -671,6 +678,14 @@ fn integer(text: &str, min: u32, max: u32) -> Result<u32, String> {
         .ok()
         .filter(|number| (min..=max).contains(number));
     number.ok_or_else(|| format!("allowed: a whole number from {min} to {max}"))
+}
+
+/// Parses the size of the staging memory of a process: eight pieces of one or two granules of a GPU.
+fn staging(text: &str) -> Result<u64, String> {
+    let bytes = quantity(text)?;
+    (bytes == 0 || (STAGING_BYTES / 2..=STAGING_BYTES).contains(&bytes))
+        .then_some(bytes)
+        .ok_or_else(|| "allowed: 0, or 16Mi to 32Mi".to_owned())
 }
 
 /// Parses the time after which a process copies ahead: whole milliseconds.

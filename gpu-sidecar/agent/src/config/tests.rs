@@ -34,7 +34,7 @@ nvml-library = "/usr/lib/libnvidia-ml.so.1"
 mps-control = "/usr/bin/nvidia-cuda-mps-control"
 preload = "/opt/weir"
 host-memory = "64Gi"
-staging = "8Mi"
+staging = "16Mi"
 log = "debug"
 
 [tokens]
@@ -86,7 +86,7 @@ gpu-hour = 2.49
     assert_eq!(config.node.run_directory, Path::new("/var/weir"));
     assert_eq!(config.node.control_address.port(), 1);
     assert_eq!(config.node.host_memory, Some(64 << 30));
-    assert_eq!(config.node.staging, Some(8 << 20));
+    assert_eq!(config.node.staging, Some(16 << 20));
     let memory = config.memory_settings(1 << 40);
     assert_eq!(memory.host_bytes, 64 << 30);
     assert_eq!(memory.pinned_bytes, 64 << 30, "no more than all of it");
@@ -116,6 +116,7 @@ gpu-hour = 2.49
         (bounded.host_bytes, bounded.pinned_bytes),
         (256 << 20, 256 << 20)
     );
+    assert_eq!(bounded.staging_bytes, 0);
     assert_eq!(within(default, 1 << 20).host_bytes, 0);
     assert_eq!(config.node.log, LogLevel::Debug);
     assert_eq!(config.tokens.rule, Rule::TimeOnly);
@@ -242,6 +243,10 @@ fn problems_have_their_line_and_the_allowed_values() {
         (
             "[node]\nnvml-library = \"lib/nvml.so\"",
             "agent.toml:2: node.nvml-library: \"lib/nvml.so\": allowed: an absolute path or a file name",
+        ),
+        (
+            "[node]\nstaging = \"8Mi\"",
+            "agent.toml:2: node.staging: \"8Mi\": allowed: 0, or 16Mi to 32Mi",
         ),
         (
             "[node]\nhost-memory = \"64GB\"",

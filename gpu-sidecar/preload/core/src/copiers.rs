@@ -57,8 +57,10 @@ impl Copy {
 pub(crate) struct Copiers {
     /// Number of copies so far. A futex word.
     begun: AtomicU32,
-    /// Number of threads.
+    /// Number of threads, without the mover's.
     threads: AtomicU32,
+    /// Number of threads that there should be with the mover's; 0 until it is known.
+    wanted: AtomicU32,
     copies: [Copy; STAGING_PIECES],
 }
 
@@ -67,6 +69,7 @@ impl Copiers {
         Self {
             begun: AtomicU32::new(0),
             threads: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
             copies: [const {
                 Copy {
                     state: AtomicU32::new(OVER),
@@ -100,18 +103,26 @@ impl Copiers {
         copy.bytes.store(to.bytes, Ordering::Relaxed);
         copy.state.store(READY, Ordering::Release);
         self.begun.fetch_add(1, Ordering::Release);
-        if self.threads.load(Ordering::Relaxed) == 0 {
-            // The mover thread copies too. Its own affinity and the quota of its group count.
-            let all = std::thread::available_parallelism().map_or(1, usize::from);
-            for _ in 1..all.min(THREADS_MAX) {
-                self.threads.fetch_add(1, Ordering::Relaxed);
-                if !start() {
-                    self.threads.fetch_sub(1, Ordering::Relaxed);
-                }
+        time::wake(&self.begun);
+        while self.threads.load(Ordering::Relaxed) + 1 < self.wanted() {
+            self.threads.fetch_add(1, Ordering::Relaxed);
+            if !start() {
+                self.threads.fetch_sub(1, Ordering::Relaxed);
+                return;
             }
-        } else {
-            time::wake(&self.begun);
         }
+    }
+
+    /// Returns the number of threads that there should be with the mover's: as many as CPUs, by its affinity and the quota of its group.
+    fn wanted(&self) -> u32 {
+        let known = self.wanted.load(Ordering::Relaxed);
+        if known > 0 {
+            return known;
+        }
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let wanted = u32::try_from(all.min(THREADS_MAX)).unwrap_or(1);
+        self.wanted.store(wanted, Ordering::Relaxed);
+        wanted
     }
 
     /// Returns whether the last copy of a piece is over.
@@ -184,11 +195,8 @@ mod tests {
         }
     }
 
-    /// Copies pieces until each was copied several times, with this many threads, and compares them.
-    fn copy_all(threads: usize) {
-        static COPIERS: [Copiers; 2] = [const { Copiers::new() }; 2];
-        let copiers = &COPIERS[threads.min(1)];
-        let bodies: [fn(); 2] = [|| COPIERS[0].run(), || COPIERS[1].run()];
+    /// Copies pieces until each was copied several times, and compares them. `wait`: waits for the copy of a piece.
+    fn copy_all(copiers: &Copiers, body: Option<fn()>, wait: impl Fn(usize)) {
         let from: Vec<Vec<u8>> = (0..STAGING_PIECES)
             .map(|piece| vec![u8::try_from(piece).unwrap() + 1; 100_000 + piece])
             .collect();
@@ -198,11 +206,11 @@ mod tests {
                 to.fill(0);
                 let _exposed = to.as_mut_ptr().expose_provenance();
                 copiers.begin(piece, span(to), span(from), || {
-                    threads > 0 && crate::threads::start("copy", bodies[threads.min(1)])
+                    body.is_some_and(|body| crate::threads::start("copy", body))
                 });
             }
             for piece in (0..STAGING_PIECES).rev() {
-                copiers.end(piece);
+                wait(piece);
                 assert!(copiers.is_over(piece));
             }
             assert_eq!(to, from);
@@ -210,12 +218,44 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_copied_by_threads_and_the_one_that_waits() {
-        copy_all(1);
+    fn threads_copy_what_nobody_waits_for_and_end_when_nothing_comes() {
+        static COPIERS: Copiers = Copiers::new();
+        let until = |what: &str, is_so: &dyn Fn() -> bool| {
+            for _ in 0..30_000 {
+                if is_so() {
+                    return;
+                }
+                time::pause(Duration::from_millis(1));
+            }
+            panic!("not within 30 s: {what}");
+        };
+        for _ in 0..2 {
+            COPIERS.wanted.store(3, Ordering::Relaxed);
+            copy_all(&COPIERS, Some(|| COPIERS.run()), |piece| {
+                until("the piece is copied", &|| COPIERS.is_over(piece));
+            });
+            assert!(COPIERS.threads.load(Ordering::Relaxed) <= 2);
+            until("the threads end", &|| {
+                COPIERS.threads.load(Ordering::Relaxed) == 0
+            });
+        }
     }
 
     #[test]
     fn without_threads_the_one_that_waits_copies() {
-        copy_all(0);
+        let copiers = Copiers::new();
+        copy_all(&copiers, None, |piece| copiers.end(piece));
+    }
+
+    #[test]
+    fn the_child_of_a_fork_forgets_the_copies_and_threads_of_its_parent() {
+        let copiers = Copiers::new();
+        let bytes = [0_u8; 8];
+        copiers.wanted.store(2, Ordering::Relaxed);
+        copiers.begin(0, span(&bytes), span(&bytes), || true);
+        assert!(!copiers.is_over(0));
+        copiers.fork();
+        assert!(copiers.is_over(0));
+        assert_eq!(copiers.threads.load(Ordering::Relaxed), 0);
     }
 }

@@ -43,10 +43,11 @@ impl Calls {
             self.spun = Span::ZERO;
             return begin;
         }
-        if begin.since(self.end) > LATE_MAX {
+        let late = self.returned.since(self.end);
+        if late > LATE_MAX {
             return begin;
         }
-        self.end
+        begin.before(late)
     }
 }
 
@@ -86,7 +87,7 @@ mod tests {
             returned: Time(1_080 * US),
             spun: SPIN_MAX,
         };
-        assert_eq!(calls.follow(Time(1_090 * US)), Time(1_000 * US));
+        assert_eq!(calls.follow(Time(1_090 * US)), Time(1_010 * US));
         assert_eq!(calls.spun, SPIN_MAX);
         // The thread has done something else meanwhile.
         assert_eq!(calls.follow(Time(1_131 * US)), Time(1_131 * US));

@@ -160,10 +160,12 @@ impl Server {
                 let Some(due) = due(rings, awaited) else {
                     continue;
                 };
+                // Before the place is another wait's.
+                let waits_since = rings.page.waits_since(place);
                 if let Some(word) = rings.page.grant(place) {
                     if let Some(due) = due.at {
                         // Nobody waited for it before.
-                        lag.add(now.since(due.max(rings.page.waits_since(place))));
+                        lag.add(now.since(due.max(waits_since)));
                     }
                     let _woken = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
                     woken = true;

@@ -183,7 +183,7 @@ struct Group {
 }
 
 /// Copies what differs from the copies on the host, and releases all blocks of a device. Those whose copies are complete are released while
-/// others are being copied. After an error nothing is in flight any more. `is_unchanged`: blocks with a copy have its contents.
+/// others are being copied, or the last pieces of the staging memory are. After an error nothing is in flight any more. `is_unchanged`: blocks with a copy have its contents.
 fn leave<P: Platform>(
     host: P,
     moves: &mut Moves,
@@ -282,7 +282,7 @@ fn enqueue<P: Platform>(
         }
         for (span, from) in changed {
             let is_registered = moves.host.is_registered(span);
-            copies.copy(host, span, is_registered, from, tools.stream)?;
+            copies.copy(host, span, is_registered, from, tools)?;
             group.copied_bytes += span.bytes;
         }
         group.blocks.push((block, own.to_vec()));

@@ -268,26 +268,30 @@ fn keep_pinned_max<P: Platform>(host: P, orders: &Orders) -> Pins {
 
 /// Makes the staging memory that there may be, or gives back what may not be. Returns whether there was something to do.
 fn keep_staging<P: Platform>(host: P) -> bool {
-    let granule = {
-        let devices = if moves(host).is_away {
-            memory::away(host)
-        } else {
-            movable(host)
+    let (lacks_sizes, is_away) = {
+        let moves = moves(host);
+        (moves.host.lacks_staging_sizes(), moves.is_away)
+    };
+    if lacks_sizes {
+        let devices = match is_away {
+            true => memory::away(host),
+            false => movable(host),
         };
         // Not before there is a device whose copies pass through it.
         let Some(device) = devices.first() else {
             return false;
         };
-        device.granule
-    };
+        let unit = device.granule * STAGING_PIECES as u64;
+        let most = unit * STAGING_GRANULES;
+        moves(host).host.set_staging_sizes(unit, most);
+        return true;
+    }
     let mut moves = moves(host);
     if let Some(unused) = moves.host.take_unused_staging() {
         host.unmap_host(unused);
         return true;
     }
-    let unit = granule * staging::PIECES as u64;
-    let most = unit * STAGING_GRANULES;
-    let Some(bytes) = moves.host.missing_staging(unit, most) else {
+    let Some(bytes) = moves.host.missing_staging() else {
         return false;
     };
     let Some(at) = host.map_host(bytes) else {

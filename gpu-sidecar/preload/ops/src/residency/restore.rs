@@ -73,8 +73,15 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
             Ok(transfer)
         }
         Err(code) if !moves(host).is_away => {
-            // The gate was ajar: what waits goes on, and receives the error that stays.
-            publish(host, Residency::Resident);
+            // The gate was ajar: what waits goes on, and receives the error that stays. After another one its memory is not as it was.
+            let is_lost = !preload_state::counters::is_sticky(code);
+            moves(host).is_faulted = is_lost;
+            publish(host, moves(host).place());
+            if is_lost {
+                host.log(&format!(
+                    "the model could not return while the program computed (error {code}): its memory is not as it was"
+                ));
+            }
             host.report_fatal(code);
             touch::open(host);
             Err(MoveRefusal::StickyError)
@@ -238,21 +245,29 @@ impl Groups {
     }
 
     /// Notes that the copy of a block was added, and ends the group if it is large enough.
-    fn add(&mut self, block: &MovableBlock, granule: u64, tools: Tools) {
+    fn add<P: Platform>(
+        &mut self,
+        host: P,
+        block: &MovableBlock,
+        granule: u64,
+        tools: Tools,
+    ) -> Result<(), Code> {
         self.blocks.insert(block.key, self.count.saturating_add(1));
         self.open_bytes += block.bytes;
         if self.open_bytes >= ARRIVAL_GRANULES * granule {
-            self.end(tools);
+            self.end(host, tools)?;
         }
+        Ok(())
     }
 
     /// Ends the last group of a device.
-    fn end(&mut self, tools: Tools) {
+    fn end<P: Platform>(&mut self, host: P, tools: Tools) -> Result<(), Code> {
         if self.open_bytes > 0 {
-            self.copies.event(tools);
+            self.copies.event(host, tools)?;
             self.count = self.count.saturating_add(1);
             self.open_bytes = 0;
         }
+        Ok(())
     }
 
     fn plan<P: Platform>(
@@ -317,15 +332,16 @@ fn fill<P: Platform>(
         };
         let mut to = block.at;
         for &span in &copy.spans {
-            groups.copies.copy(&moves.host, tools, to, span);
+            let is_registered = moves.host.is_registered(span);
+            groups.copies.copy(host, tools, to, span, is_registered)?;
             to += span.bytes;
         }
         transfer.copied_bytes += to - block.at;
-        groups.add(block, device.granule, tools);
+        groups.add(host, block, device.granule, tools)?;
         groups.copies.advance(host)?;
     }
     if let Some(tools) = tools {
-        groups.end(tools);
+        groups.end(host, tools)?;
     }
     groups.copies.advance(host)
 }

@@ -213,7 +213,7 @@ fn copy<P: Platform>(
     device: &MovableDevice,
     group: &[(Piece, Address)],
 ) -> Result<(), Code> {
-    let stream = tools(host, moves, device)?.stream;
+    let tools = tools(host, moves, device)?;
     let mut copies = CopiesOut::new(&moves.host);
     let enqueued = group.iter().try_for_each(|&(piece, at)| {
         let copy = moves.host.copy(piece.key);
@@ -222,12 +222,12 @@ fn copy<P: Platform>(
         let spans = spans.flat_map(|copy| copy.range(piece.offset, piece.bytes));
         for span in spans.collect::<Vec<HostSpan>>() {
             let is_registered = moves.host.is_registered(span);
-            copies.copy(host, span, is_registered, from, stream)?;
+            copies.copy(host, span, is_registered, from, &tools)?;
             from += span.bytes;
         }
         Ok(())
     });
-    let over = host.synchronize_stream(stream);
+    let over = host.synchronize_stream(tools.stream);
     let copied = enqueued.and(over);
     let arrived = copied.and_then(|()| copies.arrive(host, copies.used()));
     copies.end(host);

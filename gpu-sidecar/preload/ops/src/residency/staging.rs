@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use preload_state::memory::{HostMemory, HostSpan};
 
 use super::Tools;
-use crate::cuda::{Address, Code, EVENT_BLOCKING_SYNC, Handle, NOT_READY};
+use crate::cuda::{Address, Code, EVENT_BLOCKING_SYNC, Handle, INVALID_CONTEXT, NOT_READY};
 use crate::platform::Platform;
 
 /// Number of pieces of the staging memory.
@@ -20,11 +20,18 @@ enum Piece {
     /// What is to go to the device is being copied into it.
     Filling,
     /// It is being copied to the device, up to this event.
-    ToDevice(Handle),
+    ToDevice(OwnEvent),
     /// It is being copied from the device, up to this event, for this part of a window.
-    FromDevice(Handle, HostSpan),
+    FromDevice(OwnEvent, HostSpan),
     /// It is being copied into a window.
     Emptying,
+}
+
+/// An event of the staging memory, and the context in which it was created.
+#[derive(Debug, Clone, Copy)]
+struct OwnEvent {
+    context: Handle,
+    event: Handle,
 }
 
 /// Registered memory in pieces, which are used in turn.
@@ -36,6 +43,9 @@ struct Ring {
     pieces: [Piece; PIECES],
     /// Number of uses so far.
     used: u64,
+    /// Contexts for which there are events, one for each piece, and those that are not in use.
+    contexts: Vec<Handle>,
+    events: Vec<OwnEvent>,
 }
 
 impl Ring {
@@ -47,7 +57,29 @@ impl Ring {
             bytes: memory.bytes / PIECES as u64,
             pieces: [Piece::Free; PIECES],
             used: 0,
+            contexts: Vec::new(),
+            events: Vec::new(),
         })
+    }
+
+    /// Creates the events for copies in a context, which is current, unless there are some.
+    fn prepare<P: Platform>(&mut self, host: P, context: Handle) -> Result<(), Code> {
+        if self.contexts.contains(&context) {
+            return Ok(());
+        }
+        for _ in 0..PIECES {
+            let event = host.create_event(EVENT_BLOCKING_SYNC)?;
+            self.events.push(OwnEvent { context, event });
+        }
+        self.contexts.push(context);
+        Ok(())
+    }
+
+    /// Takes an event of a context for which there are some.
+    fn take_event(&mut self, context: Handle) -> Result<OwnEvent, Code> {
+        let own = self.events.iter().position(|own| own.context == context);
+        own.map(|at| self.events.swap_remove(at))
+            .ok_or(INVALID_CONTEXT)
     }
 
     /// Returns the memory of a piece, of this size.
@@ -80,13 +112,13 @@ impl Ring {
             Piece::ToDevice(event) | Piece::FromDevice(event, _) => event,
         };
         let over = match may_block {
-            true => host.synchronize_event(event),
-            false => host.query_event(event),
+            true => host.synchronize_event(event.event),
+            false => host.query_event(event.event),
         };
         if over == Err(NOT_READY) {
             return Ok(false);
         }
-        host.destroy_event(event);
+        self.events.push(event);
         let before = std::mem::replace(&mut self.pieces[number], Piece::Free);
         over?;
         match before {
@@ -105,8 +137,11 @@ impl Ring {
             match std::mem::replace(piece, Piece::Free) {
                 Piece::Free => {}
                 Piece::Filling | Piece::Emptying => host.end_copy(number),
-                Piece::ToDevice(event) | Piece::FromDevice(event, _) => host.destroy_event(event),
+                Piece::ToDevice(event) | Piece::FromDevice(event, _) => self.events.push(event),
             }
+        }
+        for own in self.events.drain(..) {
+            host.destroy_event(own.event);
         }
     }
 }
@@ -119,7 +154,7 @@ enum Item {
     /// A copy that passes through the staging memory, and the number of the piece into which it is being copied.
     Staged(Address, HostSpan, Option<usize>),
     /// An event after all before it.
-    Event,
+    Event(Handle),
 }
 
 /// Copies to devices, in order.
@@ -130,8 +165,9 @@ pub(super) struct CopiesIn {
     items: VecDeque<(Tools, Item)>,
     /// Number of the items at the front that have their piece, or need none.
     begun: usize,
-    /// Events recorded so far.
+    /// All events, and the number of those that are recorded.
     events: Vec<Handle>,
+    recorded: usize,
 }
 
 impl CopiesIn {
@@ -141,24 +177,40 @@ impl CopiesIn {
             items: VecDeque::new(),
             begun: 0,
             events: Vec::new(),
+            recorded: 0,
         }
     }
 
-    /// Adds a copy.
-    pub(super) fn copy(&mut self, host: &HostMemory, tools: Tools, to: Address, from: HostSpan) {
-        let Some(ring) = self.ring.as_ref().filter(|_| !host.is_registered(from)) else {
+    /// Adds a copy. `is_registered`: the window is.
+    pub(super) fn copy<P: Platform>(
+        &mut self,
+        host: P,
+        tools: Tools,
+        to: Address,
+        from: HostSpan,
+        is_registered: bool,
+    ) -> Result<(), Code> {
+        let Some(ring) = self.ring.as_mut().filter(|_| !is_registered) else {
             self.items.push_back((tools, Item::Direct(to, from)));
-            return;
+            return Ok(());
         };
+        host.set_current_context(tools.context)?;
+        ring.prepare(host, tools.context)?;
         for (offset, piece) in pieces(from, ring.bytes) {
             let item = Item::Staged(to + offset, piece, None);
             self.items.push_back((tools, item));
         }
+        Ok(())
     }
 
-    /// Adds an event after what was added so far.
-    pub(super) fn event(&mut self, tools: Tools) {
-        self.items.push_back((tools, Item::Event));
+    /// Adds an event after what was added so far. All events are created as they are added: later, when the program may compute already, a working
+    /// driver refuses nothing.
+    pub(super) fn event<P: Platform>(&mut self, host: P, tools: Tools) -> Result<(), Code> {
+        host.set_current_context(tools.context)?;
+        let event = host.create_event(EVENT_BLOCKING_SYNC)?;
+        self.events.push(event);
+        self.items.push_back((tools, Item::Event(event)));
+        Ok(())
     }
 
     /// Enqueues what can be enqueued without waiting.
@@ -179,7 +231,7 @@ impl CopiesIn {
         host: P,
         number: usize,
     ) -> Result<(), Code> {
-        while self.events.len() <= number {
+        while self.recorded <= number {
             if !self.step(host, true)? {
                 return Ok(());
             }
@@ -196,11 +248,10 @@ impl CopiesIn {
             return Ok(false);
         };
         match (item, &mut self.ring) {
-            (Item::Event, _) => {
+            (Item::Event(event), _) => {
                 host.set_current_context(tools.context)?;
-                let event = host.create_event(EVENT_BLOCKING_SYNC)?;
-                self.events.push(event);
                 host.record_event(event, tools.stream)?;
+                self.recorded += 1;
             }
             (Item::Staged(to, from, Some(number)), Some(ring)) => {
                 if may_block {
@@ -210,10 +261,10 @@ impl CopiesIn {
                 }
                 ring.pieces[number] = Piece::Free;
                 host.set_current_context(tools.context)?;
-                host.copy_to_device(to, ring.span(number, from.bytes), tools.stream)?;
-                let event = host.create_event(EVENT_BLOCKING_SYNC)?;
+                let event = ring.take_event(tools.context)?;
                 ring.pieces[number] = Piece::ToDevice(event);
-                host.record_event(event, tools.stream)?;
+                host.copy_to_device(to, ring.span(number, from.bytes), tools.stream)?;
+                host.record_event(event.event, tools.stream)?;
             }
             (Item::Staged(_, _, None), Some(ring)) => {
                 // It is the first, so that no piece is being filled.
@@ -274,18 +325,19 @@ impl CopiesOut {
         Self { ring }
     }
 
-    /// Enqueues a copy to a window. `is_registered`: the window is.
+    /// Enqueues a copy to a window. `is_registered`: the window is. The context of the tools is current.
     pub(super) fn copy<P: Platform>(
         &mut self,
         host: P,
         to: HostSpan,
         is_registered: bool,
         from: Address,
-        stream: Handle,
+        tools: &Tools,
     ) -> Result<(), Code> {
         let Some(ring) = self.ring.as_mut().filter(|_| !is_registered) else {
-            return host.copy_to_host(to, from, stream);
+            return host.copy_to_host(to, from, tools.stream);
         };
+        ring.prepare(host, tools.context)?;
         for (offset, piece) in pieces(to, ring.bytes) {
             let number = ring.next();
             // What has arrived before is copied on meanwhile.
@@ -293,11 +345,12 @@ impl CopiesOut {
                 let _free = ring.free(host, (number + before) % PIECES, false)?;
             }
             let _free = ring.free(host, number, true)?;
-            host.copy_to_host(ring.span(number, piece.bytes), from + offset, stream)?;
-            let event = host.create_event(EVENT_BLOCKING_SYNC)?;
+            let source = from + offset;
+            host.copy_to_host(ring.span(number, piece.bytes), source, tools.stream)?;
+            let event = ring.take_event(tools.context)?;
             ring.pieces[number] = Piece::FromDevice(event, piece);
             ring.used += 1;
-            host.record_event(event, stream)?;
+            host.record_event(event.event, tools.stream)?;
         }
         Ok(())
     }

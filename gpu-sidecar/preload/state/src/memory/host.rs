@@ -90,8 +90,12 @@ pub struct HostMemory {
     windows: Vec<Window>,
     /// Memory through which copies pass to and from windows that are not registered.
     staging: Option<Registrable>,
-    /// Size of the staging memory that there may be, in bytes.
-    staging_max: u64,
+    /// Size of the staging memory that there should be, in bytes.
+    staging_wanted: u64,
+    /// Unit of that size, and its maximum, in bytes; 0 as long as the device is not known.
+    staging_sizes: (u64, u64),
+    /// What may be registered, in bytes; `None`: whatever is pinned.
+    pinned_max: Option<u64>,
     copies: BTreeMap<Address, HostCopy>,
 }
 
@@ -119,33 +123,51 @@ impl HostMemory {
             .sum()
     }
 
-    /// Sets how much may be registered with the driver, in bytes: whole parts of windows, in the order in which they came, and of what is left staging
-    /// memory, if there are others. Returns whether that has changed.
+    /// Sets how much may be registered with the driver, in bytes: whole parts of windows, in the order in which they came, beside staging memory if that is
+    /// not all of them. Returns whether that has changed.
     pub fn set_pinned_max(&mut self, bytes_max: u64) -> bool {
-        let mut left = bytes_max;
-        let (mut is_changed, mut is_all) = (false, true);
+        let (unit, most) = self.staging_sizes;
+        let is_all = self.bytes() <= bytes_max;
+        let wanted = if is_all { 0 } else { most.min(bytes_max) };
+        self.staging_wanted = wanted.checked_div(unit).unwrap_or(0) * unit;
+        self.pinned_max = Some(bytes_max);
+        let mut left = bytes_max - self.staging_wanted;
+        let mut is_changed = false;
         for window in &mut self.windows {
             let own = &mut window.memory;
             let is_pinned = own.span.bytes <= left;
             if is_pinned {
                 left -= own.span.bytes;
             }
-            is_all &= is_pinned;
             is_changed |= std::mem::replace(&mut own.is_pinned, is_pinned) != is_pinned;
         }
-        self.staging_max = if is_all { 0 } else { left };
         if let Some(staging) = &mut self.staging {
-            let is_pinned = staging.span.bytes <= self.staging_max;
+            let is_pinned = staging.span.bytes == self.staging_wanted;
             is_changed |= std::mem::replace(&mut staging.is_pinned, is_pinned) != is_pinned;
         }
         is_changed
     }
 
-    /// Returns the size of the staging memory which is missing, at most `most` and a multiple of `unit`, in bytes; `None` if there is some, or there may be none.
+    /// Sets the unit of the size of staging memory, and its maximum, in bytes.
+    pub const fn set_staging_sizes(&mut self, unit: u64, most: u64) {
+        self.staging_sizes = (unit, most);
+    }
+
+    /// Returns whether the sizes of staging memory are not known, and may matter.
     #[must_use]
-    pub fn missing_staging(&self, unit: u64, most: u64) -> Option<u64> {
-        let bytes = self.staging_max.min(most) / unit * unit;
-        (self.staging.is_none() && bytes > 0).then_some(bytes)
+    pub fn lacks_staging_sizes(&self) -> bool {
+        let is_known = self.staging_sizes.0 > 0;
+        !is_known && self.pinned_max.is_some_and(|most| most < self.bytes())
+    }
+
+    /// Returns the size of the staging memory that is to be made, in bytes; `None` if there is some, or should be none.
+    #[must_use]
+    pub const fn missing_staging(&self) -> Option<u64> {
+        if self.staging.is_none() && self.staging_wanted > 0 {
+            Some(self.staging_wanted)
+        } else {
+            None
+        }
     }
 
     /// Adds staging memory, of which there is none yet.
@@ -219,7 +241,14 @@ impl HostMemory {
     pub fn next_to_register(&self) -> Option<HostSpan> {
         let windows = self.windows.iter().map(|window| &window.memory);
         let mut all = self.staging.iter().chain(windows);
-        Some(all.find(|own| own.is_to_register())?.span)
+        let registered = self.all().filter(|own| own.registered_in.is_some());
+        let registered: u64 = registered.map(|own| own.span.bytes).sum();
+        // What is to be released may not be, as long as the program computes.
+        let has_room = |own: &Registrable| {
+            let most = self.pinned_max;
+            most.is_none_or(|most| registered + own.span.bytes <= most)
+        };
+        Some(all.find(|own| own.is_to_register() && has_room(own))?.span)
     }
 
     /// Counts memory as registered in a context. `is_registered`: otherwise the driver has refused it there.
@@ -394,16 +423,22 @@ mod tests {
         let mut host = HostMemory::default();
         host.add(window(1_000, 4), false);
         host.add(window(2_000, 4), false);
-        assert_eq!(host.missing_staging(G, 10 * G), None, "no limit is stated");
-        host.set_pinned_max(4 * G + 25);
-        assert_eq!(host.missing_staging(G, 10 * G), Some(2 * G));
-        assert_eq!(host.missing_staging(G, G), Some(G));
+        assert!(!host.lacks_staging_sizes() && host.missing_staging().is_none());
+        host.set_pinned_max(6 * G);
+        assert!(host.lacks_staging_sizes() && host.missing_staging().is_none());
+        host.set_staging_sizes(G, 2 * G);
+        // A window that would fit into what is left for it does not take its place.
+        host.set_pinned_max(5 * G);
+        assert_eq!((host.missing_staging(), host.pinned()), (Some(2 * G), 0));
+        host.set_pinned_max(6 * G + 5);
+        assert!(!host.lacks_staging_sizes());
+        assert_eq!(
+            (host.missing_staging(), host.pinned()),
+            (Some(2 * G), 4 * G)
+        );
         let staging = window(9_000, 2);
         host.add_staging(staging);
-        assert_eq!(
-            (host.missing_staging(G, 10 * G), host.staging()),
-            (None, None)
-        );
+        assert_eq!((host.missing_staging(), host.staging()), (None, None));
         assert_eq!(host.next_to_register(), Some(staging));
         host.set_registered(staging, 7, true);
         assert_eq!((host.staging(), host.pinned()), (Some(staging), 6 * G));
@@ -411,14 +446,33 @@ mod tests {
         host.set_registered(window(1_000, 4), 7, true);
         assert!(host.is_registered(window(1_030, 1)) && !host.is_registered(window(2_000, 1)));
         // All windows may be registered: it serves nothing.
-        assert!(host.set_pinned_max(12 * G));
+        assert!(host.set_pinned_max(8 * G));
         assert!(!host.keeps_pinned_max());
+        assert_eq!(
+            host.next_to_register(),
+            None,
+            "staging memory is registered"
+        );
         assert_eq!(host.next_to_release(), Some((staging, 7)));
         assert_eq!(host.take_unused_staging(), None, "it is registered");
         host.set_released(staging, true);
         assert_eq!(host.take_unused_staging(), Some(staging));
         assert!(host.keeps_pinned_max() && host.staging().is_none());
-        assert_eq!(host.missing_staging(G, 10 * G), None);
+        assert_eq!(host.next_to_register(), Some(window(2_000, 4)));
+        assert_eq!(host.missing_staging(), None);
+        // What is registered beyond the limit leaves no room for it.
+        host.set_registered(window(2_000, 4), 7, true);
+        host.set_pinned_max(2 * G);
+        host.add_staging(staging);
+        assert_eq!(host.next_to_register(), None);
+        for (at, next) in [(1_000, None), (2_000, Some(staging))] {
+            host.set_released(window(at, 4), true);
+            assert_eq!(host.next_to_register(), next);
+        }
+        // One of another size is made anew.
+        host.set_registered(staging, 7, true);
+        host.set_pinned_max(G);
+        assert_eq!(host.next_to_release(), Some((staging, 7)));
     }
 
     #[test]

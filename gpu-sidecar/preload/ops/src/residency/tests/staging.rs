@@ -235,3 +235,32 @@ fn contents_are_whole_after_random_moves_and_limits() {
     }
     assert!(staged > 100 * STAGING, "{staged}");
 }
+
+#[test]
+fn a_model_that_cannot_return_while_its_program_computes_is_lost() {
+    for (code, residency) in [
+        (OUT_OF_MEMORY, Residency::Faulted),
+        (719, Residency::Resident),
+    ] {
+        let (fake, _, mut mover) = pageable(&[40, 40]);
+        fake.orders.streams_restores.store(1, Ordering::Relaxed);
+        let left = order(fake, &mut mover, Residency::Host, 1);
+        assert_eq!(left.refusal, None);
+        fake.copy_ns.set(1_000);
+        fake.before_event_wait(0, move |fake| {
+            fake.copy_error.borrow_mut().push_back(code);
+        });
+        let back = moved(fake, &mut mover, Residency::Resident, 2);
+        let refusal = Some(MoveRefusal::StickyError);
+        assert_eq!((back.residency, back.refusal), (residency, refusal));
+        // What waited for the memory goes on.
+        assert!(fake.process.memory_gate.is_open());
+        let has_lost = fake
+            .lines
+            .borrow()
+            .iter()
+            .any(|line| line.contains("not as it was"));
+        assert_eq!(has_lost, residency == Residency::Faulted);
+        assert!(fake.copying.borrow().is_empty());
+    }
+}
