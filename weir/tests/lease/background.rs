@@ -163,8 +163,8 @@ fn work_in_the_background_gets_its_twentieth_of_a_busy_slot_and_no_more() {
     print(&format!(
         "{work:?} of kernels took {took:?}, {longest:?} by their share, of which {saved:?} was saved up, beside {answered} requests"
     ));
-    // Its kernels are not all of its leases: gates open and close, and the host works between them.
-    assert!(took < longest * 2, "{took:?}");
+    // Its kernels are not all of its leases: gates open and close, and the host works between them, the longer the busier the machine is.
+    assert!(took < longest * 5, "{took:?}");
     let shortest = work.saturating_sub(saved) * u32::try_from(PARKED_SHARE).unwrap();
     assert!(took > shortest / 2, "{took:?}, not {shortest:?}");
 }
