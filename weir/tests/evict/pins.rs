@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// Starts a program in `pod` and then one in a pod `other`, and returns them with the sums of their memory.
+fn two_programs(node: &Node) -> [(Puppet, Vec<u64>); 2] {
+    node.pod("other", SHARED, "");
+    let mut first = program(node);
+    let sums_of_first = filled(&mut first);
+    ready(node);
+    let mut second = program_in(node, "other");
+    let sums_of_second = filled(&mut second);
+    [(first, sums_of_first), (second, sums_of_second)]
+}
+
 /// Evicts and restores the model of a pod.
 fn cycle(node: &Node, pod: &str) {
     for verb in ["evict", "restore"] {
@@ -13,12 +24,7 @@ fn cycle(node: &Node, pod: &str) {
 #[test]
 fn registered_host_memory_goes_from_a_model_that_stays_to_one_that_comes_and_goes() {
     let node = node("pinned-memory = \"48Mi\"\nstaging = \"0\"\n[memory]\nseal-after = \"0\"\n");
-    node.pod("other", SHARED, "");
-    let mut first = program(&node);
-    let sums_of_first = filled(&mut first);
-    ready(&node);
-    let mut second = program_in(&node, "other");
-    let sums_of_second = filled(&mut second);
+    let [(mut first, sums_of_first), (mut second, sums_of_second)] = two_programs(&node);
     let pinned = |pod: &str| {
         let own = node.instance(pod)["processes"][0].clone();
         let number = |key: &str| own[key].as_u64().unwrap_or(0);
@@ -46,12 +52,7 @@ fn registered_host_memory_goes_from_a_model_that_stays_to_one_that_comes_and_goe
 #[test]
 fn a_model_that_may_not_be_registered_returns_through_staging_memory() {
     let node = node("pinned-memory = \"64Mi\"\nstaging = \"16Mi\"\n[memory]\nseal-after = \"0\"\n");
-    node.pod("other", SHARED, "");
-    let mut first = program(&node);
-    let sums_of_first = filled(&mut first);
-    ready(&node);
-    let mut second = program_in(&node, "other");
-    let sums_of_second = filled(&mut second);
+    let [(mut first, sums_of_first), (mut second, sums_of_second)] = two_programs(&node);
     let number = |key: &str| {
         let own = node.instance("other")["processes"][0].clone();
         own[key].as_u64().unwrap_or(0)

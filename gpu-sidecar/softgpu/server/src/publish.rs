@@ -164,7 +164,7 @@ impl Server {
                 let waits_since = rings.page.waits_since(place);
                 if let Some(word) = rings.page.grant(place) {
                     if let Some(due) = due.at {
-                        // Nobody waited for it before.
+                        // A thread that began to wait later was not delayed before.
                         lag.add(now.since(due.max(waits_since)));
                     }
                     let _woken = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);

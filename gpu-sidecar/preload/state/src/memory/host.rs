@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn staging_memory_is_what_windows_leave_of_the_limit() {
+    fn staging_memory_is_set_aside_before_windows_have_the_limit() {
         let mut host = HostMemory::default();
         host.add(window(1_000, 4), false);
         host.add(window(2_000, 4), false);
