@@ -6,6 +6,7 @@
 mod cycles;
 mod faults;
 mod pins;
+mod shared;
 
 use std::process::Command;
 

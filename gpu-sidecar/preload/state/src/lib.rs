@@ -9,6 +9,8 @@
 //! |---|---|
 //! | [`gate`] | the gate at each launch: its word, launches in progress, parked threads, the return of a token |
 //! | [`memory_gate`] | the gate at each touch of device memory |
+//! | [`mover`] | its moves to the host and back |
+//! | [`divisions`] | requests that blocks which share physical memory get their own |
 //! | [`restoring`] | what of it is there while it is being restored and the program computes |
 //! | [`watch`] | the watch thread: answers a closed gate, returns a token that is not used |
 //! | [`link`] | the process with respect to its agent: start, attachment, loss, reconnection |
@@ -32,6 +34,7 @@ pub mod busy;
 pub mod captures;
 pub mod claims;
 pub mod counters;
+pub mod divisions;
 pub mod events;
 #[cfg(test)]
 mod explore;

@@ -7,6 +7,7 @@ use protocol::message::OnLoss;
 
 use crate::captures::Captures;
 use crate::claims::ClaimRequests;
+use crate::divisions::Divisions;
 use crate::events::EventPool;
 use crate::functions::Functions;
 use crate::gate::{Gate, Threads};
@@ -27,6 +28,8 @@ pub struct Process {
     pub restoring: Restoring,
     /// Futex word that changes whenever the mover thread may have something to do.
     pub mover_word: AtomicU32,
+    /// Requests to the mover thread that blocks which share memory get their own.
+    pub divisions: Divisions,
     /// Host memory for copies of device memory, in bytes.
     pub host_bytes: AtomicU64,
     /// Part of `host_bytes` that may be registered with the driver, in bytes.
@@ -73,6 +76,7 @@ impl Process {
             memory_gate: MemoryGate::new(),
             restoring: Restoring::new(),
             mover_word: AtomicU32::new(0),
+            divisions: Divisions::new(),
             host_bytes: AtomicU64::new(0),
             pinned_bytes: AtomicU64::new(0),
             threads: Threads::new(),

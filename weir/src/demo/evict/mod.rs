@@ -106,6 +106,9 @@ struct ModelRun {
     evict_clean_copied: u64,
     /// The first eviction of a process which has copied ahead.
     sealed_first_copied: u64,
+    /// An eviction after that, and the number of handles then: neighbours share them from the second return on where mapping takes long.
+    evict_shared_ns: u64,
+    shared_handles: usize,
     restore_ns: u64,
     /// Part of it from the first to the last handle that was created.
     creation_ns: u64,
@@ -295,6 +298,7 @@ struct Observed {
     hidden_pid: u32,
     all: Moved,
     clean: Moved,
+    shared: Moved,
     sealed: Moved,
     /// Begin and end of a request to each process whose model was away.
     asked: Stretch,
@@ -337,6 +341,7 @@ async fn observe(
     sleep(AWAY).await;
     let asked = requests.send(&mut server).await?;
     let process = order::process(control, pod).await?;
+    let shared = order::evicted(control, pod).await?;
     let pid = server.pid;
     server.stop().await?;
 
@@ -353,6 +358,7 @@ async fn observe(
         hidden_pid,
         all,
         clean,
+        shared,
         sealed,
         asked,
         hidden_asked,
@@ -393,6 +399,7 @@ impl Observed {
         let missing = || format!("the ledger shows no move of {}", model.name);
         let eviction = |moved: &Moved| track.eviction(since(moved.span)).with_context(missing);
         let (all, clean) = (eviction(&self.all)?, eviction(&self.clean)?);
+        let shared = eviction(&self.shared)?;
         let restore =
             |track: &Track, asked: Stretch, moved: &Moved| track.restore(since(asked), moved.bytes);
         let own = restore(track, self.asked, &self.clean).with_context(missing)?;
@@ -405,6 +412,8 @@ impl Observed {
             evict_all_copied: self.all.copied_bytes,
             evict_clean_ns: clean.length,
             evict_clean_copied: self.clean.copied_bytes,
+            evict_shared_ns: shared.length,
+            shared_handles: shared.handles,
             sealed_first_copied: self.sealed.copied_bytes,
             restore_ns: own.length(),
             creation_ns: own.creation(),

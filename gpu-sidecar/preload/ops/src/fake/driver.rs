@@ -197,6 +197,7 @@ impl Driver for &'static Fake {
 
     fn create_memory(self, properties: &Properties, bytes: u64) -> Result<u64, Code> {
         assert!(bytes.is_multiple_of(GRANULE));
+        self.pass(self.handle_ns.get());
         if let Some(code) = self.create_error.borrow_mut().pop_front() {
             return Err(code);
         }
@@ -219,6 +220,7 @@ impl Driver for &'static Fake {
     }
 
     fn release_memory(self, handle: u64) {
+        self.pass(self.handle_ns.get());
         let is_mapped = self.mappings.borrow().values().any(|(_, of)| *of == handle);
         let is_first = !self.released.borrow().contains(&handle);
         assert!(
@@ -266,7 +268,18 @@ impl Driver for &'static Fake {
         Ok(())
     }
 
-    fn set_access(self, at: Address, _bytes: u64, access: &[Access]) -> Result<(), Code> {
+    fn set_access(self, at: Address, bytes: u64, access: &[Access]) -> Result<(), Code> {
+        {
+            // A driver takes whole mappings alone.
+            let mappings = self.mappings.borrow();
+            let mut own = mappings.range(at..at + bytes);
+            let last = mappings.range(..at + bytes).next_back();
+            let is_whole = own.next().is_some_and(|(first, _)| *first == at)
+                && last.is_some_and(|(first, (length, _))| first + length == at + bytes);
+            if !is_whole {
+                return Err(INVALID_VALUE);
+            }
+        }
         self.access.borrow_mut().insert(at, access.to_vec());
         Ok(())
     }

@@ -129,6 +129,8 @@ pub(crate) struct Fake {
     pub(crate) total: Cell<u64>,
     /// Attributes of the device that are 0.
     pub(crate) lacks: RefCell<BTreeSet<c_int>>,
+    /// Time that the creation and the release of a handle take, in nanoseconds.
+    pub(crate) handle_ns: Cell<u64>,
     /// Errors of the next calls of these methods.
     pub(crate) create_error: RefCell<VecDeque<Code>>,
     pub(crate) map_error: RefCell<VecDeque<Code>>,

@@ -4,11 +4,12 @@
 use preload_state::memory::{Backing, Kind, Traits, part_sizes};
 
 use super::state::{Slot, lock};
-use super::{contexts, current, device, limit, make, native, spare};
+use super::{contexts, current, device, extents, limit, make, native, spare};
 use crate::capture_mode;
 use crate::cuda::{Address, Code, Handle, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::outcome::{CallFor, Outcome, Reason};
 use crate::platform::Platform;
+use crate::residency::divide;
 use crate::touch;
 
 /// Alignment of rows of `cuMemAllocPitch` in bytes, the same as the driver's.
@@ -76,7 +77,12 @@ fn claim_before<P: Platform>(host: P, requested: u64) {
         && requested >= traits.own_min()
         && requested <= traits.total
     {
-        limit::claim_before(host, requested.next_multiple_of(traits.granule));
+        let bytes = requested.next_multiple_of(traits.granule);
+        if bytes >= extents::unused_max(host) && extents::unused(host) >= bytes {
+            // Rather than having other processes leave for so much.
+            let _divided = divide::divided(host);
+        }
+        limit::claim_before(host, bytes);
     }
 }
 

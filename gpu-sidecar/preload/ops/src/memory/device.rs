@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use preload_state::memory::{Access, Block, Kind, Part, Table, Traits};
 
 use super::state::{Slot, lock};
-use super::{limit, movable, physical, tickets};
+use super::{extents, limit, movable, physical, tickets};
 use crate::capture_mode;
 use crate::cuda::{Address, Code, OUT_OF_MEMORY};
 use crate::platform::Platform;
@@ -80,6 +80,7 @@ pub(super) fn map<P: Platform, T>(
         bytes,
         parts,
         is_away: false,
+        extent: None,
     };
     Ok(keep(&mut lock(&slot.table), block))
 }
@@ -116,7 +117,7 @@ pub(super) fn release_empty_slabs<P: Platform>(
     result
 }
 
-/// Unmaps and releases unused memory. After an error of the driver the mappings are unknown: the addresses are not reused,
+/// Unmaps and releases unused memory, or leaves it to others with which it shares a handle. After an error of the driver the mappings are unknown: the addresses are not reused,
 /// and the memory stays counted.
 pub(super) fn release<P: Platform>(
     host: P,
@@ -127,6 +128,9 @@ pub(super) fn release<P: Platform>(
     tickets::withdraw(host, block.at);
     // Also waits for a move in progress.
     movable::forget(host, block.at);
+    if let Some(number) = block.extent {
+        return extents::free(host, slot, number, &block, kind);
+    }
     physical::unmap_and_release(host, &block)?;
     give_addresses_back(slot, block.at, block.bytes);
     limit::release(host, kind, block.bytes);

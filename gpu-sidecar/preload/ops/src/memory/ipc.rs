@@ -17,12 +17,15 @@ use std::os::unix::fs::FileExt as _;
 use preload_state::memory::{Access, Backing, Block, Part, Ticket, TicketContents};
 
 use super::state::{Offer, Slot, Tickets, lock};
-use super::{current, device, physical, release};
+use super::{current, device, extents, physical, release};
 use crate::cuda::{Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::outcome::{Outcome, Reason};
 use crate::platform::{Platform, System};
+use crate::residency::divide;
 use crate::touch;
 
+/// Number of attempts to give an allocation handles of its own.
+const DIVISIONS_MAX: u32 = 3;
 /// Largest number of handles of an allocation, enough for 16 TiB.
 const PARTS_MAX: u64 = 65_536;
 
@@ -35,6 +38,12 @@ pub fn get<P: Platform>(host: P, address: Address) -> Outcome<Ticket> {
         return Outcome::Pass(Reason::Foreign);
     };
     let _there = touch::hold(host);
+    // An importer maps whole handles: others' contents are not among them. The model may leave meanwhile, and return with other handles.
+    for _ in 0..DIVISIONS_MAX {
+        if !extents::set_to_divide(slot, address) || !divide::divide_and_wait(host) {
+            break;
+        }
+    }
     Outcome::of(ticket(host, slot, address))
 }
 
@@ -50,6 +59,10 @@ fn ticket<P: Platform>(host: P, slot: &Slot, address: Address) -> Result<Ticket,
         Backing::Opened(_) => None,
     };
     let block = block.ok_or(INVALID_VALUE)?;
+    if block.extent.is_some() {
+        // It could not be divided: see [`divide`].
+        return Err(NOT_SUPPORTED);
+    }
     let (id, list) = offer(host, &mut tickets, block)?;
     Ok(Ticket::new(TicketContents {
         pid: u64::from(host.process_id()),

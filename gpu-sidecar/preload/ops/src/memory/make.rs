@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::residency;
 
 /// Size of a device's reserve in granules: 32 MiB with granules of 2 MiB.
-const RESERVE_GRANULES: usize = 16;
+pub(super) const RESERVE_GRANULES: usize = 16;
 
 /// Creates a reserve on the device of the calling thread's context, if it has less than half of one and the limit has room. To be
 /// called before the driver begins a capture. Processes that capture nothing have no reserve.
@@ -38,7 +38,7 @@ pub fn before_capture<P: Platform>(host: P) {
     });
 }
 
-/// Creates, counts and maps physical memory. If the driver is out of memory, retries once after releasing all spare memory.
+/// Creates, counts and maps physical memory. If the driver is out of memory, spare memory is released.
 pub(super) fn make<P: Platform, T>(
     host: P,
     slot: &Slot,
@@ -55,13 +55,11 @@ pub(super) fn make<P: Platform, T>(
     } else {
         spare::reserve(host, kind, bytes)?;
     }
-    let mut parts = physical::create_all(host, &mut traits, sizes);
-    if parts.as_ref().is_err_and(|code| *code == OUT_OF_MEMORY)
-        && kind != Kind::Spare
-        && spare::reclaim(host)
-    {
-        parts = physical::create_all(host, &mut traits, sizes);
-    }
+    let mut create = || physical::create_all(host, &mut traits, sizes);
+    let parts = match kind {
+        Kind::Spare => create(),
+        _ => spare::with_room(host, create),
+    };
     let made = parts.and_then(|parts| {
         let made = device::map(host, slot, &traits, parts, keep);
         made.map_err(|(code, parts)| {

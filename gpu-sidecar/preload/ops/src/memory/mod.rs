@@ -11,11 +11,12 @@
 //!
 //! 1. `pools`: held over a call that may grow a pool, so that growth is attributed to one call.
 //! 2. `claims`: held during a request to the agent. Frees never wait for it.
-//! 3. a device's `access`: shared while memory is mapped, exclusive while peers change.
-//! 4. `ipc`, then a device's `table`; `contexts`, `native`, `program`: held briefly. Under them the driver is called only for
+//! 3. `moves`: held over a move.
+//! 4. a device's `access`: shared while memory is mapped, exclusive while peers change.
+//! 5. `ipc`, then a device's `table`; `contexts`, `native`, `program`: held briefly. Under them the driver is called only for
 //!    short operations, such as a query of an address, and never to wait for the device: an allocation does not wait for
 //!    another thread's free.
-//! 5. `ranges`, `account`: innermost; nothing is called under them.
+//! 6. `ranges`, `account`: innermost; nothing is called under them.
 //!
 //! A thread that panics under a lock leaves its operation incomplete; the library then passes every later call to the driver.
 
@@ -23,6 +24,7 @@ pub mod alloc;
 pub mod contexts;
 mod current;
 mod device;
+pub(crate) mod extents;
 pub mod free;
 pub mod info;
 pub mod ipc;

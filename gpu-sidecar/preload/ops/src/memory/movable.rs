@@ -89,6 +89,17 @@ impl Memory {
     pub(crate) fn is_free_of_moves(&self) -> bool {
         self.moves.try_lock().is_ok()
     }
+
+    /// Removes an allocation as a thread does that frees it, up to where it waits for a move in progress. Returns the rest of the free.
+    pub(crate) fn begin_free(
+        &'static self,
+        host: &'static crate::fake::Fake,
+        at: Address,
+    ) -> impl FnOnce() -> Result<(), Code> {
+        let slot = &self.devices[0];
+        let allocation = lock(&slot.table).remove(at).unwrap();
+        move || release::dispose(host, slot, at, allocation)
+    }
 }
 
 /// Takes the lock of the moves, which is held over a move.
@@ -204,7 +215,8 @@ fn with_block<P: Platform>(
     change(slot, &mut table).map(|()| true)
 }
 
-/// Unmaps and releases a block, whose contents nothing uses; its addresses stay reserved. Does nothing to one that is away.
+/// Unmaps and releases a block, whose contents nothing uses; its addresses stay reserved. Does nothing to one that is away. One that shares its memory
+/// is released with the others, by [`super::extents::release_left`].
 pub(crate) fn release_block<P: Platform>(
     host: P,
     ordinal: c_int,
@@ -217,6 +229,11 @@ pub(crate) fn release_block<P: Platform>(
         let Some(block) = table.block_mut(block.at) else {
             return Ok(());
         };
+        if let Some(number) = block.extent {
+            let at = block.at;
+            table.extents.leave(number, at);
+            return Ok(());
+        }
         physical::unmap_and_release(host, block)?;
         block.is_away = true;
         Ok(())

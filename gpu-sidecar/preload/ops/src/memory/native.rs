@@ -17,7 +17,7 @@ fn make<P: Platform, T: Copy>(
     keep: impl FnOnce(&mut Natives, T, Native),
 ) -> Result<T, Code> {
     spare::reserve(host, kind, bytes)?;
-    let made = call();
+    let made = spare::with_room(host, call);
     match made {
         Ok(made) => {
             let context = current::current(host).unwrap_or(0);

@@ -57,11 +57,13 @@ pub fn create<P: Platform>(
         return Outcome::Fail(code);
     }
     let context = host.current_context().unwrap_or(0);
-    let mut program = lock(&host.memory().program);
-    match call() {
-        Ok(handle) => {
-            let own = program.created(handle, bytes, Some((*properties, context)));
-            drop(program);
+    let created = spare::with_room(host, || {
+        let mut program = lock(&host.memory().program);
+        let handle = call()?;
+        Ok(program.created(handle, bytes, Some((*properties, context))))
+    });
+    match created {
+        Ok(own) => {
             residency::wake_mover(host);
             Outcome::Done(own)
         }

@@ -7,10 +7,11 @@ use preload_state::memory::{GranuleHash, HostSpan};
 use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::Residency;
 
+use super::creation::Handles;
 use super::staging::CopiesOut;
 use super::{GROUP_GRANULES, Moves, Tools, calls, hash, publish, restore, restoring, tools};
 use crate::cuda::{Address, Code, EVENT_BLOCKING_SYNC, Handle};
-use crate::memory::{self, MovableBlock, MovableDevice, moves};
+use crate::memory::{self, MovableBlock, MovableDevice, extents, moves};
 use crate::platform::{Platform, System};
 use crate::{capture_mode, streams, touch};
 
@@ -32,10 +33,13 @@ pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, M
         return Err(MoveRefusal::StickyError);
     }
     publish(host, Residency::Closing);
-    let moved = close(host, begin, drain).and_then(|drain_ns| {
+    let moved = close(host, begin, drain, refusal).and_then(|drain_ns| {
         publish(host, Residency::Evicting);
         let mut moves = moves(host);
-        let mut transfer = away(host, &mut moves)?;
+        let devices = memory::movable(host);
+        moves.note_settled(&devices);
+        let mut transfer = away(host, &mut moves, &devices)?;
+        moves.unmap_ns = transfer.unmap_ns;
         transfer.drain_ns = drain_ns;
         transfer.total_ns = host.now().saturating_sub(begin);
         // Nothing uses the memory up to here, and nothing can while it is away.
@@ -76,7 +80,7 @@ pub(super) fn refusal<P: Platform>(host: P) -> Result<(), MoveRefusal> {
 
 /// How an eviction fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Failure {
+pub(super) enum Failure {
     /// The memory is where it was.
     Refused(MoveRefusal),
     /// Some memory has left, and could not be returned: it is restored later.
@@ -94,8 +98,13 @@ fn sticky<P: System>(host: P, code: Code) -> Failure {
     Failure::Refused(MoveRefusal::StickyError)
 }
 
-/// Shuts the gate and waits until nothing is in flight. Returns how long that took, in nanoseconds.
-fn close<P: Platform>(host: P, begin: u64, drain: Duration) -> Result<u64, Failure> {
+/// Shuts the gate and waits until nothing is in flight. Returns how long that took, in nanoseconds. `refusal`: returns why no memory may leave now.
+pub(super) fn close<P: Platform>(
+    host: P,
+    begin: u64,
+    drain: Duration,
+    refusal: impl Fn(P) -> Result<(), MoveRefusal>,
+) -> Result<u64, Failure> {
     if !touch::shut(host, drain) {
         return Err(MoveRefusal::Draining.into());
     }
@@ -132,18 +141,22 @@ pub(super) fn synchronize<P: Platform>(host: P, at_most: Duration) -> Option<Res
     Some(waited)
 }
 
-/// Copies and releases all movable memory.
-fn away<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Failure> {
+/// Copies and releases memory of these devices, with all blocks of an extent or none.
+pub(super) fn away<P: Platform>(
+    host: P,
+    moves: &mut Moves,
+    devices: &[MovableDevice],
+) -> Result<Transfer, Failure> {
     let mut transfer = Transfer::default();
-    let devices = memory::movable(host);
     // The gate is shut, with a barrier: the number is exact.
     let is_unchanged = moves.unchanged_since.take() == Some(calls(host));
-    reserve(moves, &devices)?;
-    for device in &devices {
+    reserve(moves, devices)?;
+    for device in devices {
         if let Err(code) = leave(host, moves, device, is_unchanged, &mut transfer) {
             host.report_fatal(code);
             // What is gone is brought back from its copy.
-            return Err(match restore::bring_back(host, moves) {
+            extents::stay(host);
+            return Err(match restore::bring_back(host, moves, Handles::Own) {
                 Ok(_) => Failure::Refused(MoveRefusal::StickyError),
                 Err(_) => {
                     moves.is_away = true;
@@ -221,6 +234,7 @@ fn leave<P: Platform>(
         let left = groups
             .iter()
             .try_for_each(|group| leave_group(host, moves, device, group, &mut copies, transfer));
+        let left = left.and_then(|()| extents::release_left(host, device.ordinal, true));
         let releasing = transfer.unmap_ns - released;
         transfer.copy_ns += host.now().saturating_sub(begin).saturating_sub(releasing);
         left
@@ -325,6 +339,7 @@ fn leave_group<P: Platform>(
         }
         transfer.bytes += block.bytes;
     }
+    let released = released.and_then(|()| extents::release_left(host, device.ordinal, false));
     transfer.unmap_ns += host.now().saturating_sub(begin);
     released
 }

@@ -7,6 +7,9 @@
 //! so that what does not change is copied once. A process that does nothing copies ahead of time; what nothing was launched or touched after is
 //! not even hashed.
 //!
+//! Creating, mapping and releasing handles takes long for many small blocks. Where it does, neighbours which the program keeps return with one handle
+//! (`creation`), until what is freed amid them is needed (`divide`).
+//!
 //! Frees and the destruction of a context pass the gate, since they need no contents; they wait for a move in progress. Allocations wait
 //! at the gate like touches.
 
@@ -24,7 +27,10 @@ use crate::capture_mode;
 use crate::cuda::{Address, Code, Handle, INVALID_CONTEXT};
 use crate::memory::{self, MovableDevice, movable, moves, total_of_kind};
 use crate::platform::{Platform, System};
+use creation::Handles;
 
+mod creation;
+pub(crate) mod divide;
 mod evict;
 mod hash;
 mod restore;
@@ -41,6 +47,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const OBSERVE_INTERVAL: Duration = Duration::from_millis(50);
 /// Largest piece of the staging memory, in granules: 4 MiB on a GPU, of which the setup of a copy is below 5 % at the rate of every known link.
 const STAGING_GRANULES: u64 = 2;
+/// Part of a restore that mapping and unmapping may take while each block has physical memory of its own, as the number of times that it fits in.
+const MAPPING_SHARE: u64 = 10;
 /// Size of the copies after which a group of blocks ends, in granules: 64 MiB on a GPU.
 const GROUP_GRANULES: u64 = 32;
 
@@ -68,6 +76,14 @@ pub(crate) struct Moves {
     unchanged_since: Option<u32>,
     /// Keys of blocks in the order in which the program has used them after the last restore in which it was observed.
     order: Vec<u64>,
+    /// Keys of blocks whose contents the host had when they left last: the program keeps them.
+    settled: BTreeSet<u64>,
+    /// Whether such blocks share physical memory with their neighbours: with memory of their own, mapping them took long.
+    shares_handles: bool,
+    /// Time that unmapping and releasing took at the last eviction, and creating and mapping at the return after it, in nanoseconds.
+    unmap_ns: u64,
+    map_ns: u64,
+    division: divide::Division,
     /// Time at which the last group of a restore arrived amid which the program computed, in nanoseconds.
     arrived_at: u64,
     /// Whether the copies of blocks hold addresses in blocks, by key, as far as they were searched.
@@ -81,6 +97,28 @@ impl Moves {
     pub(crate) fn forget(&mut self, key: u64) {
         self.host.forget(key);
         self.addresses.remove(&key);
+        self.settled.remove(&key);
+    }
+
+    /// Notes which of the blocks that are about to leave have been there for a while.
+    fn note_settled(&mut self, devices: &[MovableDevice]) {
+        let keys = devices.iter().flat_map(|device| &device.blocks);
+        let keys = keys.map(|block| block.key);
+        self.settled = keys.filter(|key| self.host.has(*key)).collect();
+    }
+
+    /// Notes how long a restore took, in nanoseconds: once mapping has taken a good part of it, neighbours share memory from then on.
+    const fn note_mapping(&mut self, restore_ns: u64) {
+        let mapping_ns = self.map_ns.saturating_add(self.unmap_ns);
+        self.shares_handles |= mapping_ns.saturating_mul(MAPPING_SHARE) > restore_ns;
+    }
+
+    /// Returns which handles the blocks get that return.
+    const fn handles(&self) -> Handles {
+        match self.shares_handles {
+            true => Handles::Shared,
+            false => Handles::Own,
+        }
     }
 
     /// Returns where the memory is between moves.
@@ -205,6 +243,9 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
             answer(host, orders, seq, Ok(Transfer::default()));
         }
         MoverStep::Sleep { at_most } => {
+            if divide::divide_some(host) {
+                return;
+            }
             // Orders come first: both take long for large windows.
             if keep_pinned_max(host, orders) == Pins::Changed
                 || keep_staging(host)

@@ -8,23 +8,20 @@ use preload_state::restoring::PlannedBlock;
 use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::{Residency, Streaming};
 
+use super::creation::{Creation, Handles};
 use super::evict::synchronize;
 use super::staging::CopiesIn;
 use super::{Moves, Tools, calls, publish, streaming, streams_restores, tools};
 use crate::cuda::{Code, OUT_OF_MEMORY};
-use crate::memory::{self, MovableBlock, MovableDevice, moves};
+use crate::memory::{self, MovableBlock, MovableDevice, extents, moves};
 use crate::platform::Platform;
 use crate::touch;
 
-/// Time for which the creation of memory is tried again: another process may still be releasing it.
-const CREATE_MAX: Duration = Duration::from_secs(2);
 /// Size of the copies after which a group of blocks ends, in granules: 8 MiB on a GPU, of which the setup of a copy is below 3 % at the rate of every
 /// known link (M2.6: elbows of 2 MiB to 4 MiB).
 const ARRIVAL_GRANULES: u64 = 4;
 /// Longest time for which it is waited whether the device answers at all, after an error.
 const GONE_MAX: Duration = Duration::from_secs(1);
-/// Interval between two attempts to create memory.
-const CREATE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Returns the process's memory to the device, at the same addresses, calls `answer` with the outcome, and opens the gate. After an error the
 /// memory is still on the host, and the gate stays shut, unless the driver serves the process no more: then nothing can wait for it.
@@ -49,10 +46,12 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
     publish(host, Residency::Restoring);
     let moved = {
         let mut moves = moves(host);
+        moves.map_ns = 0;
         if streams_restores(host) && !memory::has_other_access(host) {
             stream_back(host, &mut moves)
         } else {
-            let moved = bring_back(host, &mut moves);
+            let handles = moves.handles();
+            let moved = bring_back(host, &mut moves, handles);
             moves.is_away = moved.is_err();
             // Threads which wait at the gate count as calls: what was known of the copies when all had left is so as of now.
             let is_unchanged = moves.unchanged_since.is_some() && moves.host.is_all_hashed();
@@ -70,6 +69,7 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
         Ok(mut transfer) => {
             publish(host, Residency::Resident);
             transfer.total_ns = host.now().saturating_sub(begin);
+            moves(host).note_mapping(transfer.total_ns);
             Ok(transfer)
         }
         Err(code) if !moves(host).is_away => {
@@ -120,13 +120,18 @@ fn is_device_gone<P: Platform>(host: P) -> bool {
 }
 
 /// Creates, maps and fills all blocks that are away; all of them or none. Blocks are filled while later ones are created.
-pub(super) fn bring_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code> {
+pub(super) fn bring_back<P: Platform>(
+    host: P,
+    moves: &mut Moves,
+    handles: Handles,
+) -> Result<Transfer, Code> {
     let mut transfer = Transfer::default();
     let devices = memory::away(host);
     let begin = host.now();
     let mut groups = Groups::new(moves);
     let filled = devices.iter().try_for_each(|device| {
-        let filled = fill(host, moves, device, begin, &[], &mut groups, &mut transfer);
+        let mut creation = Creation::new(moves, device, begin, handles);
+        let filled = fill(host, moves, &mut creation, &mut groups, &mut transfer);
         let filled = filled.and_then(|()| groups.copies.enqueue_all(host));
         let over = wait_for(host, moves, device);
         filled.and(over)
@@ -153,19 +158,11 @@ fn stream_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code
     let mut groups = Groups::new(moves);
     let is_poisoned = streaming(host) == Streaming::Poisoned;
     let filled = devices.iter().try_for_each(|device| {
-        let is_made = match is_poisoned {
-            true => poison(host, moves, device, begin, &mut transfer)?,
-            false => Vec::new(),
-        };
-        fill(
-            host,
-            moves,
-            device,
-            begin,
-            &is_made,
-            &mut groups,
-            &mut transfer,
-        )
+        let mut creation = Creation::new(moves, device, begin, moves.handles());
+        if is_poisoned {
+            poison(host, moves, &mut creation, &mut transfer)?;
+        }
+        fill(host, moves, &mut creation, &mut groups, &mut transfer)
     });
     if let Err(code) = filled {
         for device in &devices {
@@ -307,23 +304,18 @@ fn tools_of<P: Platform>(
     Ok(Some(tools(host, moves, device)?))
 }
 
-/// Creates the blocks of one device, and enqueues their copies, as far as that needs no waiting. `is_made`: of each block that was created before, whether there is anything of it.
+/// Creates the blocks of one device, unless they were, and enqueues their copies, as far as that needs no waiting.
 fn fill<P: Platform>(
     host: P,
     moves: &mut Moves,
-    device: &MovableDevice,
-    begin: u64,
-    is_made: &[bool],
+    creation: &mut Creation<'_>,
     groups: &mut Groups,
     transfer: &mut Transfer,
 ) -> Result<(), Code> {
+    let device = creation.device;
     let tools = tools_of(host, moves, device)?;
-    for (number, block) in device.blocks.iter().enumerate() {
-        let is_made = match is_made.get(number) {
-            Some(is_made) => *is_made,
-            None => make(host, device, block, begin, transfer)?,
-        };
-        if !is_made {
+    for block in &device.blocks {
+        if !creation.make(host, block, transfer)? {
             continue;
         }
         transfer.bytes += block.bytes;
@@ -340,50 +332,31 @@ fn fill<P: Platform>(
         groups.add(host, block, device.granule, tools)?;
         groups.copies.advance(host)?;
     }
+    moves.map_ns += creation.mapping_ns();
     if let Some(tools) = tools {
         groups.end(host, tools)?;
     }
     groups.copies.advance(host)
 }
 
-/// Creates the blocks of one device, with every bit set where their copies are to come, before any copy is enqueued. Returns of each whether there
-/// is anything of it.
+/// Creates the blocks of one device, with every bit set where their copies are to come, before any copy is enqueued.
 fn poison<P: Platform>(
     host: P,
     moves: &mut Moves,
-    device: &MovableDevice,
-    begin: u64,
+    creation: &mut Creation<'_>,
     transfer: &mut Transfer,
-) -> Result<Vec<bool>, Code> {
+) -> Result<(), Code> {
+    let device = creation.device;
     let tools = tools_of(host, moves, device)?;
-    let blocks = device.blocks.iter();
-    blocks
-        .map(|block| {
-            let is_made = make(host, device, block, begin, transfer)?;
-            if let Some((_, tools)) = moves.host.copy(block.key).zip(tools)
-                && is_made
-            {
-                host.set_all_bits(block.at, block.bytes, tools.stream)?;
-            }
-            Ok(is_made)
-        })
-        .collect()
-}
-
-/// Creates a block, unless it is there. Returns whether there is anything of it.
-fn make<P: Platform>(
-    host: P,
-    device: &MovableDevice,
-    block: &MovableBlock,
-    begin: u64,
-    transfer: &mut Transfer,
-) -> Result<bool, Code> {
-    let before = host.now();
-    let created = create(host, begin, || {
-        memory::create_block(host, device.ordinal, block)
-    });
-    transfer.map_ns += host.now().saturating_sub(before);
-    created
+    for block in &device.blocks {
+        let is_made = creation.make(host, block, transfer)?;
+        if let Some((_, tools)) = moves.host.copy(block.key).zip(tools)
+            && is_made
+        {
+            host.set_all_bits(block.at, block.bytes, tools.stream)?;
+        }
+    }
+    Ok(())
 }
 
 /// Waits until nothing is in flight on a device.
@@ -408,23 +381,7 @@ fn release<P: Platform>(host: P, devices: &[MovableDevice]) {
         for block in &device.blocks {
             let _released = memory::release_block(host, device.ordinal, block);
         }
+        let _released = extents::release_left(host, device.ordinal, true);
     }
-}
-
-/// Repeats an attempt to create memory for as long as the device has none.
-fn create<P: Platform>(
-    host: P,
-    begin: u64,
-    mut attempt: impl FnMut() -> Result<bool, Code>,
-) -> Result<bool, Code> {
-    loop {
-        match attempt() {
-            Err(OUT_OF_MEMORY)
-                if host.now().saturating_sub(begin) < preload_state::nanoseconds(CREATE_MAX) =>
-            {
-                host.pause(CREATE_INTERVAL);
-            }
-            created => return created,
-        }
-    }
+    extents::stay(host);
 }

@@ -13,6 +13,7 @@ use crate::touch;
 
 mod ahead;
 mod ajar;
+mod extents;
 mod staging;
 
 const DRAIN: Duration = Duration::from_secs(1);

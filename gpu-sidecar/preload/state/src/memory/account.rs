@@ -11,8 +11,8 @@ use protocol::page::FIXED_REASONS;
 pub enum Kind {
     /// The program's plain allocations, which are mappings of this library.
     Plain,
-    /// Mapped but unused: a reserve for small allocations and for allocations during a capture. Released before any allocation is
-    /// refused.
+    /// Mapped but unused: a reserve for small allocations and for allocations during a capture, and blocks freed amid others with which they share a handle.
+    /// Released before any allocation is refused, unless a capture is in progress.
     Spare,
     /// Created by the program itself with `cuMemCreate`.
     Program,

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 mod account;
 mod contexts;
+mod extents;
 mod host;
 mod native;
 mod physical;
@@ -18,11 +19,12 @@ mod ticket;
 pub use crate::Address;
 pub use account::{Account, Kind};
 pub use contexts::{Contexts, residue};
+pub use extents::{Extent, Extents, FreedMember, neighbours};
 pub use host::{GranuleHash, HostCopy, HostMemory, HostSpan};
 pub use native::{Native, Natives, array_bytes};
 pub use physical::{
-    Access, Block, Location, ON_DEVICE, PINNED, POSIX_FD, Part, Properties, Traits, part_sizes,
-    size,
+    Access, Block, Location, ON_DEVICE, PART_GRANULES, PINNED, POSIX_FD, Part, Properties, Traits,
+    part_sizes, size,
 };
 pub use pools::Pools;
 pub use program::{Freed, MappingPlan, Program, ProgramBlock};

@@ -15,8 +15,8 @@ const READ_WRITE: u32 = 3;
 
 /// Largest allocation with a single handle, in granules: 1 GiB on a GPU, whose granule is 2 MiB.
 const WHOLE_MAX: u64 = 512;
-/// Size of the handles of larger allocations, in granules: 256 MiB on a GPU. They can be moved one by one.
-const PART: u64 = 128;
+/// Size of the handles of larger allocations, and the largest one of several allocations, in granules: 256 MiB on a GPU. They can be moved one by one.
+pub const PART_GRANULES: u64 = 128;
 
 /// `CUmemLocation`: where physical memory is.
 #[repr(C)]
@@ -157,6 +157,8 @@ pub struct Block {
     pub parts: Vec<Part>,
     /// Whether the physical memory is released, its handles are invalid, and nothing is mapped: the contents are on the host.
     pub is_away: bool,
+    /// Number of the extent whose memory it uses; the handles of `parts` are invalid then. `None` if it has memory of its own, or is away.
+    pub extent: Option<u64>,
 }
 
 impl Block {
@@ -168,6 +170,7 @@ impl Block {
             bytes: 0,
             parts: Vec::new(),
             is_away: self.is_away,
+            extent: None,
         };
         let mut rest: Vec<Part> = Vec::new();
         for part in self.parts.drain(..) {
@@ -190,7 +193,7 @@ impl Block {
 /// They follow the device's granule, so that a software GPU which divides all sizes by a factor has as many handles as the GPU.
 #[must_use]
 pub fn part_sizes(bytes: u64, granule: u64) -> Vec<u64> {
-    let part = PART.saturating_mul(granule);
+    let part = PART_GRANULES.saturating_mul(granule);
     if bytes <= WHOLE_MAX.saturating_mul(granule) {
         return vec![bytes];
     }
@@ -254,6 +257,7 @@ mod tests {
             bytes: 40,
             parts: (0..4).map(part).collect(),
             is_away: false,
+            extent: None,
         };
         let taken = block.split(20);
         assert_eq!((taken.at, taken.bytes, taken.parts.len()), (100, 20, 2));

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
+use super::extents::Extents;
 use super::physical::{Access, Block, Traits};
 use super::slabs::{Piece, Slabs};
 use super::spans::Spans;
 use crate::{Address, Handle};
+
+mod extents;
 
 /// Size of the reserved addresses as a multiple of the device's memory: see the tests of [`Spans`].
 const ARENA_FACTOR: u64 = 4;
@@ -132,6 +135,8 @@ pub struct Table {
     slabs: Slabs,
     /// Blocks of the slabs, by their first address.
     slab_blocks: BTreeMap<Address, Block>,
+    /// Physical memory that several of the blocks share.
+    pub extents: Extents,
     /// Blocks mapped for allocations during captures.
     reserve: Vec<Block>,
     /// Allocations freed during a capture, to be waited for and unmapped once none is in progress.
@@ -251,8 +256,9 @@ impl Table {
             });
         own.chain(self.slab_blocks.values())
             .chain(&self.reserve)
-            .filter(|block| !block.is_away)
+            .filter(|block| !block.is_away && block.extent.is_none())
             .map(|block| (block.at, block.bytes))
+            .chain(self.extents.mapped())
             .collect()
     }
 

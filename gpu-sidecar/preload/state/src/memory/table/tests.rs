@@ -14,6 +14,7 @@ fn block(at: Address, parts: u64) -> Block {
             })
             .collect(),
         is_away: false,
+        extent: None,
     }
 }
 
