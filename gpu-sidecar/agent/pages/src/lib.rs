@@ -1,5 +1,5 @@
 //! The two pages that the agent shares with each process (contracts §8): a memory file each, mapped, and sealed so that neither
-//! side can shrink it while the other has it mapped.
+//! side can shrink it while the other has it mapped. Host memory for copies, which the agent makes as well ([`host_memory()`]).
 //!
 //! Pages contain only atomics, so a reference to a page that another process writes to is sound; each reader validates the
 //! values.
@@ -18,6 +18,10 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+mod host_memory;
+
+pub use host_memory::host_memory;
 
 mod sealed {
     pub trait Contents: Sync {

@@ -10,7 +10,6 @@ use agent_pages::Page;
 use protocol::message::{FromAgent, FromProcess, MESSAGE_MAX, Malformed};
 use protocol::page;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
@@ -237,10 +236,7 @@ pub(super) fn receive<Message>(
 
 /// Creates host memory, whose pages are there, and sends it.
 fn window(socket: &OwnedFd, version: u8, bytes: u64, is_pinned: bool) -> io::Result<()> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = memfd_create("weir-host-memory", flags)?;
-    fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let file = agent_pages::host_memory(bytes)?;
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
