@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Size of a huge page, in bytes. Elsewhere than on processors with this size none is made.
 const HUGE: u64 = 2 << 20;
-/// Size of the parts in which they are requested, in bytes: after one that the kernel has not, the rest is made of small pages.
+/// Size of the parts in which they are requested, in bytes: once the kernel has none for one, the rest is made of small pages.
 const PART: u64 = 32 * HUGE;
 
 /// Creates a memory file of this size, in bytes, which cannot change its size, and whose pages are there: huge ones as far as the kernel has any
@@ -32,7 +32,7 @@ pub fn host_memory(bytes: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Makes huge pages for a range of a file, and returns whether there are any. The range begins and ends at multiples of [`HUGE`].
+/// Makes huge pages for a range of a file, and returns whether there may be more. The range begins and ends at multiples of [`HUGE`].
 fn make_huge(file: BorrowedFd<'_>, begin: u64, bytes: u64) -> bool {
     // The kernel makes a huge page of a range only where there is a page already.
     let are_begun = (0..bytes / HUGE)
@@ -67,12 +67,6 @@ impl Mapping {
         };
         let reserved = NonNull::new(reserved.ok()?)?;
         let at = reserved.as_ptr().addr().next_multiple_of(huge);
-        let mapping = Self {
-            reserved,
-            reserved_bytes,
-            at,
-            bytes,
-        };
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: it replaces addresses that were reserved just now, of which nothing else knows.
@@ -86,15 +80,21 @@ impl Mapping {
                 begin,
             )
         };
-        mapped.is_ok().then_some(mapping)
+        // After a failure the kernel may have given the addresses away: they are not unmapped.
+        mapped.is_ok().then_some(Self {
+            reserved,
+            reserved_bytes,
+            at,
+            bytes,
+        })
     }
 
-    /// Has the kernel replace the range's pages by huge ones. Returns whether it has.
+    /// Has the kernel replace the range's pages by huge ones. Returns whether it has, or could not for a reason that may not last.
     fn collapse(&self) -> bool {
         let at = self.reserved.as_ptr().with_addr(self.at);
         // SAFETY: the mapping of `new`, to which there are no references; its contents stay the same.
         let collapsed = unsafe { libc::madvise(at, self.bytes, libc::MADV_COLLAPSE) };
-        collapsed == 0
+        collapsed == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
     }
 }
 

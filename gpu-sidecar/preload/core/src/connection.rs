@@ -66,8 +66,7 @@ impl Files {
         let Self::Window(file) = self else {
             return None;
         };
-        let at = reserved(size(bytes));
-        let window = map(file, at, size(bytes), libc::PROT_READ | libc::PROT_WRITE)?;
+        let window = map(file, size(bytes), libc::PROT_READ | libc::PROT_WRITE)?;
         // A forked child has no use for the copies, and would keep their memory from the agent for as long as it lives.
         // SAFETY: a mapping of this size which was made just now; the advice changes nothing in this process.
         let _kept =
@@ -81,9 +80,8 @@ impl Files {
         let Self::Pages { orders, facts } = self else {
             return None;
         };
-        let orders = map(orders, None, PAGE_BYTES, libc::PROT_READ)?.cast::<Orders>();
-        let facts =
-            map(facts, None, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE)?.cast::<Facts>();
+        let orders = map(orders, PAGE_BYTES, libc::PROT_READ)?.cast::<Orders>();
+        let facts = map(facts, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE)?.cast::<Facts>();
         // SAFETY: `map` returns a page-aligned mapping of at least the page's size, of a file that cannot shrink, which is never unmapped.
         // The page consists of atomics, for which every value is valid, and of which nothing writes through this mapping.
         let orders = unsafe { &*orders };
@@ -103,7 +101,8 @@ fn reserved(length: usize) -> Option<*mut c_void> {
     if length < HUGE {
         return None;
     }
-    let whole = length.next_multiple_of(PAGE_BYTES).checked_add(HUGE)?;
+    let pages = length.checked_next_multiple_of(PAGE_BYTES)?;
+    let whole = pages.checked_add(HUGE)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address that the kernel chooses.
     let begin = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0) };
@@ -111,7 +110,7 @@ fn reserved(length: usize) -> Option<*mut c_void> {
         return None;
     }
     let at = begin.with_addr(begin.addr().next_multiple_of(HUGE));
-    let end = at.wrapping_byte_add(whole - HUGE);
+    let end = at.wrapping_byte_add(pages);
     let (before, behind) = (at.addr() - begin.addr(), begin.addr() + whole - end.addr());
     for (surplus, bytes) in [(begin, before), (end, behind)] {
         if bytes > 0 {
@@ -122,14 +121,8 @@ fn reserved(length: usize) -> Option<*mut c_void> {
     Some(at)
 }
 
-/// Maps the first bytes of a file for the rest of the process's life; `None` if the file may shrink, is too small, or cannot be mapped. `at`: reserved
-/// addresses for it.
-fn map(
-    file: &OwnedFd,
-    at: Option<*mut c_void>,
-    length: usize,
-    protection: c_int,
-) -> Option<*const u8> {
+/// Maps the first bytes of a file for the rest of the process's life; `None` if the file may shrink, is too small, or cannot be mapped.
+fn map(file: &OwnedFd, length: usize, protection: c_int) -> Option<*const u8> {
     let file = file.as_raw_fd();
     // Without this seal another process could shrink the file, and reads would then raise SIGBUS.
     // SAFETY: `fcntl` with this command takes numbers alone.
@@ -142,6 +135,7 @@ fn map(
     if usize::try_from(bytes).ok()? < length || length == 0 {
         return None;
     }
+    let at = reserved(length);
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
     // SAFETY: a new mapping at an address that the kernel chooses, or in place of addresses which were reserved for it, so that no memory of the program is
     // replaced.

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Divisions {
     requested: AtomicU32,
     done: AtomicU32,
+    /// Last request that was given up.
+    given_up: AtomicU32,
 }
 
 impl Divisions {
@@ -16,6 +18,7 @@ impl Divisions {
         Self {
             requested: AtomicU32::new(0),
             done: AtomicU32::new(0),
+            given_up: AtomicU32::new(0),
         }
     }
 
@@ -36,6 +39,21 @@ impl Divisions {
     /// Notes that all requests up to this one are done. Whoever waits at [`Self::word`] is to be woken.
     pub fn complete(&self, number: u32) {
         self.done.store(number, Ordering::Release);
+    }
+
+    /// As [`Self::complete`], of requests that could not be carried out.
+    pub fn give_up(&self, number: u32) {
+        self.given_up.store(number, Ordering::Relaxed);
+        self.complete(number);
+    }
+
+    /// Returns whether a request is done and was carried out.
+    #[must_use]
+    pub fn is_carried_out(&self, number: u32) -> bool {
+        let is_awaited = self.is_awaited(number).is_some();
+        let given_up = self.given_up.load(Ordering::Relaxed);
+        // Those up to it were given up with it; one that was carried out before another was given up is looked at long before that.
+        !is_awaited && given_up.wrapping_sub(number) >= u32::MAX / 2
     }
 
     /// Returns the futex word that changes as requests are done.
@@ -62,17 +80,25 @@ mod tests {
         for first in [0, u32::MAX - 1] {
             let divisions = Divisions::new();
             divisions.requested.store(first, Ordering::Relaxed);
+            divisions.given_up.store(first, Ordering::Relaxed);
             divisions.complete(first);
             assert_eq!(divisions.requested(), None);
             let numbers = [divisions.request(), divisions.request()];
             assert_eq!(divisions.requested(), Some(numbers[1]));
             assert!(numbers.iter().all(|it| divisions.is_awaited(*it).is_some()));
             divisions.complete(numbers[1]);
-            assert!(numbers.iter().all(|it| divisions.is_awaited(*it).is_none()));
+            assert!(numbers.iter().all(|it| divisions.is_carried_out(*it)));
             assert_eq!(divisions.requested(), None);
             let next = divisions.request();
             let (word, value) = divisions.is_awaited(next).unwrap();
             assert_eq!(word.load(Ordering::Relaxed), value);
+            assert!(!divisions.is_carried_out(next));
+            let last = divisions.request();
+            divisions.give_up(last);
+            for number in [next, last] {
+                assert!(divisions.is_awaited(number).is_none());
+                assert!(!divisions.is_carried_out(number));
+            }
         }
     }
 }

@@ -142,6 +142,14 @@ pub(crate) fn unused<P: System>(host: P) -> u64 {
     devices.map(|slot| lock(&slot.table).extents.unused()).sum()
 }
 
+/// Returns the size of the blocks which a division moves that nothing has requested, in bytes.
+pub(crate) fn beside_unused<P: System>(host: P) -> u64 {
+    let devices = host.memory().devices.iter();
+    devices
+        .map(|slot| lock(&slot.table).extents.beside_unused())
+        .sum()
+}
+
 /// Returns the memory of freed blocks up to which extents are kept as they are, in bytes: as much as the reserve for captures.
 pub(crate) fn unused_max<P: System>(host: P) -> u64 {
     let devices = host.memory().devices.iter();

@@ -116,7 +116,11 @@ fn grow<P: Platform>(
     if !make_room(host, &mut pools, pool, bytes) {
         return Outcome::Fail(OUT_OF_MEMORY);
     }
-    let made = spare::with_room(host, call);
+    let mut made = call();
+    if matches!(made, Err(OUT_OF_MEMORY)) {
+        trim_all(host, &mut pools);
+        made = spare::with_room(host, call);
+    }
     let is_within = measure(host, &mut pools);
     match made {
         Ok(made) if !is_within => {

@@ -12,7 +12,7 @@ use protocol::message::{FromProcess, MoveRefusal, MoveReport, Transfer};
 use protocol::page::Residency;
 
 use super::creation::Handles;
-use super::{calls, evict, publish, restore, restoring, wake_mover};
+use super::{calls, evict, publish, restore, restoring, seal, wake_mover};
 use crate::cuda::{Code, OUT_OF_MEMORY};
 use crate::memory::{self, extents, moves};
 use crate::platform::Platform;
@@ -20,13 +20,15 @@ use crate::{capture_mode, touch};
 
 /// Longest time for which work in flight is waited for, once for each attempt.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// Number of attempts for a request.
-const ATTEMPTS_MAX: u32 = 4;
+/// Number of attempts for requests, after which they are given up.
+const ATTEMPTS_MAX: u32 = 2;
+/// Time after that for which requests are given up at once.
+const FUTILE_FOR: Duration = Duration::from_secs(10);
 /// Longest time for which a thread waits: the attempts, and a move of much memory over a slow link.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Time for which the freed memory has to stay the same until it is released without a request.
 const UNUSED_FOR: Duration = Duration::from_secs(1);
-/// Longest time for which work in flight is waited for without a request.
+/// Longest time for which work in flight is waited for without a request: the program seems to do nothing.
 const UNREQUESTED_DRAIN_MAX: Duration = Duration::from_millis(100);
 /// Time after an attempt without a request until the next one.
 const UNREQUESTED_INTERVAL: Duration = Duration::from_secs(10);
@@ -36,6 +38,8 @@ const UNREQUESTED_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct Division {
     /// Attempts for the requests so far.
     attempts: u32,
+    /// Time up to which requests are given up at once, on the clock of the process, in nanoseconds.
+    futile_until: u64,
     /// Memory of freed blocks in extents at the last step, in bytes.
     unused: u64,
     /// Time from which it may be released without a request, on the clock of the process, in nanoseconds.
@@ -56,10 +60,11 @@ pub(crate) fn divided<P: Platform>(host: P) -> bool {
     extents::unused(host) > 0 && divide_and_wait(host)
 }
 
-/// Has extents divided that are marked or have memory of freed blocks, and blocks until that is done, as [`divided`] does. Returns `false` at once during a
-/// capture, amid which nothing moves.
+/// Has extents divided that are marked or have memory of freed blocks, and blocks until that is done, as [`divided`] does. Returns `false` if the
+/// program's work did not end, and at once during a capture, amid which nothing moves, or for some seconds after work did not end.
 pub(crate) fn divide_and_wait<P: Platform>(host: P) -> bool {
-    if capture_mode::any(host) {
+    // Within a touch that has passed, the mover would wait for the touch.
+    if capture_mode::any(host) || host.is_inside() {
         return false;
     }
     let divisions = &host.process().divisions;
@@ -75,24 +80,31 @@ pub(crate) fn divide_and_wait<P: Platform>(host: P) -> bool {
         }
     });
     // It may have ended while the memory was awaited.
-    divisions.is_awaited(number).is_none()
+    divisions.is_carried_out(number)
 }
 
 /// Divides extents if that was requested, or much of them has been unused for a while. Returns whether there was something to do.
 pub(super) fn divide_some<P: Platform>(host: P) -> bool {
     let divisions = &host.process().divisions;
     if let Some(number) = divisions.requested() {
-        let divided = divide(host, DRAIN_MAX);
-        let attempts = {
-            let division = &mut moves(host).division;
+        let is_futile = host.now() < moves(host).division.futile_until;
+        if is_futile || divide(host, DRAIN_MAX) == Divided::Later {
+            let mut moves = moves(host);
+            let division = &mut moves.division;
             division.attempts += 1;
-            division.attempts
-        };
-        if divided != Divided::Later || attempts >= ATTEMPTS_MAX {
-            moves(host).division.attempts = 0;
+            if !is_futile && division.attempts < ATTEMPTS_MAX {
+                return true;
+            }
+            if !is_futile {
+                let futile_for = preload_state::nanoseconds(FUTILE_FOR);
+                division.futile_until = host.now().saturating_add(futile_for);
+            }
+            divisions.give_up(number);
+        } else {
             divisions.complete(number);
-            host.wake(divisions.word());
         }
+        moves(host).division.attempts = 0;
+        host.wake(divisions.word());
         return true;
     }
     let (unused, now) = (extents::unused(host), host.now());
@@ -102,9 +114,19 @@ pub(super) fn divide_some<P: Platform>(host: P) -> bool {
             division.unused = unused;
             division.unrequested_at = now.saturating_add(preload_state::nanoseconds(UNUSED_FOR));
         }
-        if unused < extents::unused_max(host).max(1) || now < division.unrequested_at {
+        if unused < extents::unused_max(host).max(1)
+            || unused < extents::beside_unused(host)
+            || now < division.unrequested_at
+        {
             return false;
         }
+    }
+    // No request is to wait for it.
+    if seal::idle_calls(host).is_none() {
+        return false;
+    }
+    {
+        let division = &mut moves(host).division;
         division.unrequested_at =
             now.saturating_add(preload_state::nanoseconds(UNREQUESTED_INTERVAL));
     }

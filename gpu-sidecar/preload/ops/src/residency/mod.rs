@@ -76,7 +76,7 @@ pub(crate) struct Moves {
     unchanged_since: Option<u32>,
     /// Keys of blocks in the order in which the program has used them after the last restore in which it was observed.
     order: Vec<u64>,
-    /// Keys of blocks whose contents the host had when they left last: the program keeps them.
+    /// Keys of blocks of which the host had a copy, by an earlier eviction or a seal, when they left last.
     settled: BTreeSet<u64>,
     /// Whether such blocks share physical memory with their neighbours: with memory of their own, mapping them took long.
     shares_handles: bool,

@@ -12,7 +12,7 @@ pub enum Kind {
     /// The program's plain allocations, which are mappings of this library.
     Plain,
     /// Mapped but unused: a reserve for small allocations and for allocations during a capture, and blocks freed amid others with which they share a handle.
-    /// Released before any allocation is refused, unless a capture is in progress.
+    /// Released before any allocation is refused, as far as the mover can move what is beside the latter.
     Spare,
     /// Created by the program itself with `cuMemCreate`.
     Program,

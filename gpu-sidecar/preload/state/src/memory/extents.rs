@@ -172,6 +172,13 @@ impl Extents {
         self.extents.values().map(Extent::unused).sum()
     }
 
+    /// Returns the size of the blocks which a division of the extents with memory of freed blocks moves, in bytes.
+    #[must_use]
+    pub fn beside_unused(&self) -> u64 {
+        let extents = self.extents.values().filter(|extent| extent.unused() > 0);
+        extents.map(|extent| extent.bytes - extent.unused()).sum()
+    }
+
     /// Marks an extent, whose blocks are to have handles of their own.
     pub fn set_to_divide(&mut self, number: u64) {
         if let Some(extent) = self.extents.get_mut(&number) {

@@ -545,7 +545,7 @@ fn memory_of_every_kind_can_be_had_where_blocks_were_freed() {
 
 #[test]
 fn a_division_is_tried_again_while_work_does_not_end() {
-    for attempts in 0..6 {
+    for attempts in 0..4 {
         let (mut model, blocks) = Model::shared(16, &[3, 6, 4]);
         model.free(blocks[1]);
         let fake = model.fake;
@@ -557,9 +557,21 @@ fn a_division_is_tried_again_while_work_does_not_end() {
         }
         fake.is_working.set(false);
         model.step();
-        assert!(fake.process.divisions.is_awaited(number).is_none());
-        assert_eq!(model.mappings(), if attempts < 4 { 2 } else { 1 });
+        let divisions = &fake.process.divisions;
+        assert!(divisions.is_awaited(number).is_none());
+        let is_divided = attempts < 2;
+        assert_eq!(divisions.is_carried_out(number), is_divided);
+        assert_eq!(model.mappings(), if is_divided { 2 } else { 1 });
         model.check();
+        // For a while nothing is tried again.
+        let next = divisions.request();
+        model.step();
+        assert_eq!(divisions.is_carried_out(next), is_divided);
+        fake.pass(10_000_000_000);
+        let last = divisions.request();
+        model.step();
+        assert!(divisions.is_carried_out(last));
+        assert_eq!(model.mappings(), 2);
     }
 }
 
@@ -579,8 +591,9 @@ fn an_eviction_stands_for_a_division() {
 
 #[test]
 fn much_freed_memory_is_released_after_a_while_and_little_stays() {
-    for (granules, is_released) in [(15, false), (16, true)] {
-        let (mut model, blocks) = Model::shared(64, &[3, granules, 4]);
+    // Too little, enough, and less than what would have to move.
+    for (granules, beside, is_released) in [(15, 3, false), (16, 3, true), (16, 17, false)] {
+        let (mut model, blocks) = Model::shared(64, &[beside, granules, 4]);
         model.free(blocks[1]);
         model.step();
         assert_eq!(model.mappings(), 1, "not at once");
