@@ -15,7 +15,7 @@ const HUGE: u64 = 2 << 20;
 const PART: u64 = 32 * HUGE;
 
 /// Creates a memory file of this size, in bytes, which cannot change its size, and whose pages are there: huge ones as far as the kernel has any
-/// (Linux 6.1), which take it a third of the time and need no page tables. They count for the calling process.
+/// (Linux 6.1), which take it a third of the time. They count for the calling process.
 ///
 /// # Errors
 /// Returns an error when file descriptors or memory are exhausted, or the kernel has no memory files.

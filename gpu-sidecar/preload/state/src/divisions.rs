@@ -36,7 +36,7 @@ impl Divisions {
         (requested != self.done.load(Ordering::Relaxed)).then_some(requested)
     }
 
-    /// Notes that all requests up to this one are done. Whoever waits at [`Self::word`] is to be woken.
+    /// Notes that all requests up to this one are done. Threads which wait at [`Self::word`] are to be woken.
     pub fn complete(&self, number: u32) {
         self.done.store(number, Ordering::Release);
     }

@@ -106,7 +106,7 @@ struct ModelRun {
     evict_clean_copied: u64,
     /// The first eviction of a process which has copied ahead.
     sealed_first_copied: u64,
-    /// An eviction after that, and the number of handles then: neighbours share them from the second return on where mapping takes long.
+    /// An eviction after the second return, and the number of handles then: neighbours share them where mapping takes long.
     evict_shared_ns: u64,
     shared_handles: usize,
     restore_ns: u64,
