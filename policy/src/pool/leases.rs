@@ -67,8 +67,10 @@
 mod ahead;
 mod assign;
 mod demand;
+mod drain;
 mod evict;
 mod failed;
+mod give_way;
 mod holder_model;
 mod memory;
 mod progress;
@@ -162,6 +164,8 @@ pub struct Settings {
     pub loads_at_once: bool,
     /// Whether models of waiting heads return while others compute ([`crate::pool::ahead`]).
     pub loads_ahead: bool,
+    /// Whether requests of a holder which is recalled for a head give way to it where they can wait, although it may be late by then.
+    pub gives_way: bool,
 }
 
 impl Default for Settings {
@@ -175,6 +179,7 @@ impl Default for Settings {
             streams: false,
             loads_at_once: false,
             loads_ahead: true,
+            gives_way: true,
         }
     }
 }
@@ -329,6 +334,7 @@ struct Function {
     /// Size of the model when its load was measured, in bytes.
     loaded_bytes: u64,
     heaviness: Heaviness,
+    drains: drain::Drains,
     /// Whether a load leaves its requests little of their objective ([`Function::set_tight`]).
     is_tight: bool,
     /// Size of its largest instance, in bytes.
@@ -372,6 +378,8 @@ struct Holder {
     seal: Seal,
     /// Whether its processes may compute, as the caller knows: not before the first decision after an adoption.
     is_open: bool,
+    /// Time of its recall, if its queue had work then.
+    drains_since: Option<Time>,
     /// Time since which its model returns while it computes already.
     restores_since: Option<Time>,
     /// Whether its queue has nothing while a forwarded request is still waited for.
@@ -414,6 +422,8 @@ struct SlotLease {
     queues: u32,
     holder: Option<Holder>,
     turn: Option<Turn>,
+    /// Requests that give way on it, between a recall and the next turn.
+    give_way: Option<give_way::GiveWay>,
     /// Models that are to leave before the next lease.
     leaving: Vec<(InstanceId, slots::EvictReason)>,
     /// Model that leaves and is not sealed.
@@ -447,6 +457,7 @@ pub struct Leases {
     streams: bool,
     loads_at_once: bool,
     loads_ahead: bool,
+    gives_way: bool,
     /// Heads that no slot can serve at present, which have left the queue so that others are next.
     held: Vec<(InstanceId, Head)>,
     /// Slots whose device is lost, as a bit set.
@@ -476,6 +487,7 @@ impl Leases {
             streams: settings.streams,
             loads_at_once: settings.loads_at_once,
             loads_ahead: settings.loads_ahead,
+            gives_way: settings.gives_way,
             held: Vec::new(),
             lost: 0,
         }

@@ -17,15 +17,27 @@ impl Leases {
     /// Assigns free slots to heads in their order, and to parked processes. Returns whether any was assigned.
     pub(super) fn assign(&mut self) -> bool {
         self.accrue();
+        let mut is_assigned = self.assign_parked(true);
+        if self.free_slots() != 0 {
+            self.estimate();
+        }
+        loop {
+            is_assigned |= self.assign_heads();
+            // Heads that gave way to none are next after all.
+            if !self.end_giving_way() {
+                break;
+            }
+        }
+        self.assign_parked(false) || is_assigned
+    }
+
+    /// Assigns free slots to heads in their order. Returns whether any was assigned.
+    fn assign_heads(&mut self) -> bool {
         self.release_held();
         for slot in &mut self.slots {
             slot.awaited = Span::ZERO;
         }
-        let due = self.assign_parked(true);
-        let mut is_assigned = due;
-        if self.free_slots() != 0 {
-            self.estimate();
-        }
+        let mut is_assigned = false;
         // Most events find no slot free, and most heads wait: without one none of them is looked at.
         while self.free_slots() != 0
             && let Some((head, _)) = self.queue.next(self.now)
@@ -35,6 +47,7 @@ impl Leases {
             };
             let from = InstanceId(number);
             let among = self.slots_for(from);
+            let among = self.without_given_way(from, among);
             let among = if !self.loads_at_once && self.waits_for_model(from, among) {
                 0
             } else {
@@ -53,7 +66,7 @@ impl Leases {
                 }
             }
         }
-        self.assign_parked(false) || is_assigned
+        is_assigned
     }
 
     /// Lets all heads be next again.
@@ -138,6 +151,7 @@ impl Leases {
         let Some(slot) = self.slot_of(instance) else {
             return;
         };
+        self.at_mut(slot).give_way = None;
         self.at_mut(slot).turn = Some(Turn {
             instance,
             cause,
@@ -153,7 +167,7 @@ impl Leases {
     }
 
     /// Returns the slots that may be assigned and are free, as a bit set.
-    fn free_slots(&self) -> u64 {
+    pub(super) fn free_slots(&self) -> u64 {
         let slots = (0..self.slots.len()).map(super::slot_id);
         let assignable = slots.filter(|slot| self.is_assignable(*slot));
         assignable.fold(0, |set, slot| set | 1 << slot.0) & self.pool.free_set()

@@ -123,6 +123,7 @@ impl Leases {
             .holder_mut(slot, id)
             .is_some_and(|holder| matches!(holder.stage, Stage::Closing { .. }))
         {
+            self.was_drained(slot);
             self.take_lease(slot);
         }
     }
@@ -456,6 +457,7 @@ impl Holder {
             quiet_since: None,
             seal: Seal::Open,
             is_open: true,
+            drains_since: None,
             restores_since: None,
             is_idle_later: false,
             reserved_until: Time::ZERO,

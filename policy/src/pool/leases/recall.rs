@@ -6,10 +6,12 @@ use crate::{Span, Time};
 
 /// What waits for a slot that is in use.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+pub(super) struct Waiting {
     /// Earliest latest start of the heads that are not late; [`Time::NEVER`] if there is none.
     latest_start: Time,
     has_head: bool,
+    /// Time that the head of that latest start needs; if all are late, the longest of theirs.
+    pub(super) needed: Option<Span>,
     /// Earliest time by which a parked process is to have a lease.
     parked: Option<Time>,
 }
@@ -41,6 +43,7 @@ impl Leases {
             };
             let ends = ends.max(holder.reserved_until);
             if ends <= now {
+                self.begin_to_give_way(slot, &waiting, holder.instance);
                 self.begin_recall(slot, actions);
             } else {
                 self.wake_at(ends);
@@ -53,12 +56,12 @@ impl Leases {
         let Some(entry) = self.instances.get(&id) else {
             return self.now;
         };
-        let drain = self.execution(entry);
+        let (execution, drain) = (self.execution(entry), self.expected_drain(id));
         let function = self.functions.get(&entry.about.function);
         let load = function.map_or(Span::ZERO, super::Function::load);
         let of_heads = match waiting.latest_start {
             Time::NEVER if waiting.has_head => {
-                since.after(Span(load.0.saturating_mul(2).max(drain.0)))
+                since.after(Span(load.0.saturating_mul(2).max(execution.0)))
             }
             Time::NEVER => Time::NEVER,
             latest => latest.before(drain),
@@ -110,6 +113,7 @@ impl Leases {
         let mut waiting = Waiting {
             latest_start: Time::NEVER,
             has_head: false,
+            needed: None,
             parked: None,
         };
         for id in &self.waiting {
@@ -123,9 +127,12 @@ impl Leases {
                 && self.may_run_on(entry.about.function, *id, slot)
             {
                 waiting.has_head = true;
-                let latest = demand.deadline.before(self.needed(entry));
-                if latest >= self.now {
-                    waiting.latest_start = waiting.latest_start.min(latest);
+                let needed = self.needed(entry);
+                let latest = demand.deadline.before(needed);
+                if latest >= self.now && latest < waiting.latest_start {
+                    (waiting.latest_start, waiting.needed) = (latest, Some(needed));
+                } else if waiting.latest_start == Time::NEVER {
+                    waiting.needed = waiting.needed.max(Some(needed));
                 }
             }
             if let Some(deadline) = entry.parked
