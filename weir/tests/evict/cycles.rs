@@ -15,6 +15,9 @@ const SLOTS: u64 = 24;
 /// Most memory that it holds, in granules.
 const GRANULES_MAX: u64 = 1_200;
 
+/// Number of operations of a run whose length is not set. A number, not a time, so that a slow machine tests as much as a fast one.
+const OPERATIONS: u64 = 200;
+
 /// Memory of the program: number of its words, the value in all of them, and whether the program has mapped it itself.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
@@ -138,7 +141,7 @@ fn act(random: &mut Random, node: &mut Node, puppet: &mut Puppet, held: &mut Hel
     }
 }
 
-/// `WEIR_EVICT_SECONDS` sets the length, in whole seconds (8); `WEIR_EVICT_SEED` repeats a run.
+/// Runs [`OPERATIONS`] operations, or as many as fit into `WEIR_EVICT_SECONDS` whole seconds. `WEIR_EVICT_SEED` repeats a run.
 ///
 /// Ten minutes: `WEIR_EVICT_SECONDS=600 cargo test --release -p weir --test evict cycles -- --nocapture`.
 #[test]
@@ -146,7 +149,7 @@ fn random_cycles_change_no_byte() {
     #[expect(clippy::disallowed_methods, reason = "another seed each time")]
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed = number("WEIR_EVICT_SEED").unwrap_or_else(|| u64::from(clock.subsec_nanos()));
-    let length = Duration::from_secs(number("WEIR_EVICT_SECONDS").unwrap_or(8));
+    let length = number("WEIR_EVICT_SECONDS").map(Duration::from_secs);
     print_line(&format!("WEIR_EVICT_SEED={seed}"));
     let mut random = Random(seed);
     // Everything at once: copies ahead, and kernels amid restores.
@@ -155,7 +158,9 @@ fn random_cycles_change_no_byte() {
     let mut held = Held::default();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let begin = Instant::now();
-    while begin.elapsed() < length {
+    let mut done = 0;
+    while length.map_or(done < OPERATIONS, |length| begin.elapsed() < length) {
+        done += 1;
         let what = act(&mut random, &mut node, &mut puppet, &mut held);
         *counts.entry(what).or_default() += 1;
     }
