@@ -48,6 +48,7 @@ pub mod billing;
 pub mod heaviness;
 pub mod keepalive;
 pub mod leases;
+mod means;
 pub mod metrics;
 pub mod nodes;
 mod percentile;

@@ -47,14 +47,18 @@ fn decide(leases: &mut Leases, ms: u64) -> Vec<Action> {
     actions
 }
 
-fn head(leases: &mut Leases, ms: u64, id: InstanceId) {
-    let demand = Demand {
+/// Returns a request of `ms`.
+const fn demand(ms: u64) -> Demand {
+    Demand {
         deadline: Time((ms + 80) * MS),
         estimate: Span::from_millis(5),
         waiting: 1,
         may_move: false,
-    };
-    leases.head(Time(ms * MS), id, demand);
+    }
+}
+
+fn head(leases: &mut Leases, ms: u64, id: InstanceId) {
+    leases.head(Time(ms * MS), id, demand(ms));
 }
 
 const ONE: InstanceId = InstanceId(0);
@@ -734,9 +738,9 @@ fn a_lease_is_recalled_earlier_the_longer_the_ends_of_earlier_ones_took() {
 
 #[test]
 fn a_head_that_became_late_while_a_lease_ended_goes_before_requests_of_the_holder_that_can_wait() {
-    for (gives_way, next) in [(true, OTHER), (false, ONE)] {
+    for (yields, next) in [(true, OTHER), (false, ONE)] {
         let settings = Settings {
-            gives_way,
+            yields,
             ..Settings::default()
         };
         let mut leases = leases(settings, &[0, 0]);
@@ -749,7 +753,7 @@ fn a_head_that_became_late_while_a_lease_ended_goes_before_requests_of_the_holde
 }
 
 #[test]
-fn requests_of_a_holder_do_not_give_way_where_they_would_be_late() {
+fn a_function_does_not_yield_its_slot_where_its_request_would_be_late() {
     let mut leases = leases(Settings::default(), &[0, 0]);
     head(&mut leases, 1, ONE);
     decide(&mut leases, 1);
@@ -761,16 +765,87 @@ fn requests_of_a_holder_do_not_give_way_where_they_would_be_late() {
 }
 
 #[test]
-fn requests_of_a_holder_give_way_to_no_head_that_is_gone() {
+fn a_function_does_not_yield_its_slot_where_requests_behind_its_head_would_be_late() {
+    for (waiting, next) in [(9, OTHER), (10, ONE)] {
+        let mut leases = leases(Settings::default(), &[0, 0]);
+        head(&mut leases, 1, ONE);
+        decide(&mut leases, 1);
+        let at = recall(&mut leases, 10, 30);
+        let burst = Demand {
+            waiting,
+            ..demand(at)
+        };
+        // Within 50 ms there is time for ten requests.
+        leases.head(Time((at + 30) * MS), ONE, burst);
+        let actions = decide(&mut leases, at + 30);
+        assert!(
+            actions.contains(&Action::Lease(next)),
+            "{waiting}: {actions:?}"
+        );
+    }
+}
+
+#[test]
+fn a_slot_is_yielded_to_the_first_head_that_is_over_in_time() {
+    let third = InstanceId(2);
+    for (estimate, next) in [(5, OTHER), (600_000, third)] {
+        let mut leases = leases(Settings::default(), &[0, 0, 0]);
+        head(&mut leases, 1, ONE);
+        decide(&mut leases, 1);
+        let at = recall(&mut leases, 10, 30);
+        // It is late whatever it is estimated to take.
+        let large = Demand {
+            estimate: Span::from_millis(estimate),
+            deadline: Time((at + 30) * MS),
+            ..demand(at)
+        };
+        leases.head(Time((at + 30) * MS), OTHER, large);
+        let late = Demand {
+            deadline: Time((at + 31) * MS),
+            ..demand(at)
+        };
+        leases.head(Time((at + 30) * MS), third, late);
+        let actions = decide(&mut leases, at + 30);
+        assert!(
+            actions.contains(&Action::Lease(next)),
+            "{estimate}: {actions:?}"
+        );
+    }
+}
+
+#[test]
+fn the_end_of_a_lease_for_background_work_is_no_drain() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    leases.park(Time(MS), ONE, Time(MS));
+    assert!(decide(&mut leases, 1).contains(&Action::Lease(ONE)));
+    head(&mut leases, 2, OTHER);
+    // Once its credit is used up.
+    let mut at = 2;
+    while !decide(&mut leases, at).contains(&Action::Recall(ONE)) {
+        at = leases.next_wake().unwrap().0.div_ceil(MS);
+    }
+    leases.idle(Time((at + 40) * MS), ONE, true);
+    decide(&mut leases, at + 40);
+    leases.closed(Time((at + 40) * MS), ONE);
+    assert!(decide(&mut leases, at + 40).contains(&Action::Lease(OTHER)));
+    leases.unpark(Time((at + 41) * MS), ONE);
+    head(&mut leases, at + 41, ONE);
+    end(&mut leases, at + 41, OTHER);
+    assert!(decide(&mut leases, at + 41).contains(&Action::Lease(ONE)));
+    // As at first.
+    let ms = at + 100;
+    assert_eq!(recall(&mut leases, ms, 1), ms + 70);
+}
+
+#[test]
+fn a_function_yields_its_slot_to_no_head_that_is_gone() {
     let mut leases = leases(Settings::default(), &[0, 0]);
     head(&mut leases, 1, ONE);
     decide(&mut leases, 1);
     let at = recall(&mut leases, 10, 30);
     let none = Demand {
-        deadline: Time::ZERO,
-        estimate: Span::ZERO,
         waiting: 0,
-        may_move: false,
+        ..demand(at)
     };
     leases.head(Time((at + 30) * MS), OTHER, none);
     let granted = [Action::Open(ONE), Action::Lease(ONE)];

@@ -210,6 +210,35 @@ fn an_instance_with_work_is_recalled_when_a_head_could_miss() {
 }
 
 #[test]
+fn an_instance_with_work_is_recalled_earlier_if_the_last_recall_took_longer() {
+    let mut case = Case::new(2);
+    assert_eq!(case.claim(1, 60), Claim::Granted);
+    case.leases
+        .located(Time(case.now), InstanceId(1), Location::Host);
+    assert_eq!(case.claim(0, 60), Claim::Granted);
+    case.head(0, 100);
+    case.idle(1);
+    case.decide();
+    case.ends(1);
+    assert_eq!(case.head(1, 200), []);
+    assert_eq!(case.pass(190), [recall(0)]);
+    case.now += 20 * MS;
+    assert_eq!(evicts(&case.ends(0)), [0]);
+    assert_eq!(case.evicted(0, true), [Action::Restore(InstanceId(1))]);
+    assert_eq!(case.restored(1), [Action::Lease(InstanceId(1))]);
+    case.idle(1);
+    // And back.
+    assert_eq!(case.head(0, 100), [recall(1)]);
+    assert_eq!(evicts(&case.ends(1)), [1]);
+    assert_eq!(case.evicted(1, true), [Action::Restore(InstanceId(0))]);
+    assert_eq!(case.restored(0), [Action::Lease(InstanceId(0))]);
+    assert_eq!(case.head(1, 200), []);
+    // Its own 5 ms, and 40 after a single drain of 20.
+    assert_eq!(case.pass(200 - 5 - 40 - 1), []);
+    assert_eq!(case.pass(1), [recall(0)]);
+}
+
+#[test]
 fn a_claim_waits_until_a_lease_has_lasted_for_twice_the_load() {
     let mut case = Case::new(2);
     // Loads take 50 ms.

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! - A holder with nothing queued or running keeps its lease until another instance needs the slot. Otherwise it is recalled once the time
-//!   that its running requests take ends at the latest start of a waiting head; if all waiting heads are late, after twice its load time.
+//!   that its running requests take to end, as measured, ends at the latest start of a waiting head; if all waiting heads are late, after twice its load time.
+//!   Until the next turn its function yields the slot to other heads, as far as all that waits of it can still be in time ([`Settings::yields`]).
 //! - A *parked* process, which waits at its gate or for memory while no request of it is known, gets a lease when no head wants the slot, or
 //!   out of a credit of 5 % of the time.
 //! - Memory grows by claims ([`Leases::claim`]): others leave for them, or they wait.
@@ -70,23 +71,24 @@ mod demand;
 mod drain;
 mod evict;
 mod failed;
-mod give_way;
 mod holder_model;
 mod memory;
 mod progress;
 mod recall;
 mod rule;
 mod steps;
+mod yielding;
 
 use std::collections::BTreeMap;
 
 use super::heaviness::{self, Heaviness};
+use super::means::Drains;
 use super::queue::{self, Head, Queue, Ticket};
 use super::slots::{self, Evicted, Pool, SLOTS_MAX, Topology};
 use super::{FunctionId, Percentile, Refusal, SlotId};
 use crate::{Span, Time};
 
-pub(in crate::pool) use demand::{EXECUTIONS_MIN, mean, news};
+pub(in crate::pool) use demand::{EXECUTIONS_MIN, news};
 pub use rule::Rule;
 
 /// Time for which a model that refused to leave stays, and a model that could not return is not tried again.
@@ -164,8 +166,8 @@ pub struct Settings {
     pub loads_at_once: bool,
     /// Whether models of waiting heads return while others compute ([`crate::pool::ahead`]).
     pub loads_ahead: bool,
-    /// Whether requests of a holder which is recalled for a head give way to it where they can wait, although it may be late by then.
-    pub gives_way: bool,
+    /// Whether a function whose lease was recalled for a head yields the slot to other heads, late ones too, where all that waits of it can still be in time.
+    pub yields: bool,
 }
 
 impl Default for Settings {
@@ -179,7 +181,7 @@ impl Default for Settings {
             streams: false,
             loads_at_once: false,
             loads_ahead: true,
-            gives_way: true,
+            yields: true,
         }
     }
 }
@@ -334,7 +336,7 @@ struct Function {
     /// Size of the model when its load was measured, in bytes.
     loaded_bytes: u64,
     heaviness: Heaviness,
-    drains: drain::Drains,
+    drains: Drains,
     /// Whether a load leaves its requests little of their objective ([`Function::set_tight`]).
     is_tight: bool,
     /// Size of its largest instance, in bytes.
@@ -378,7 +380,7 @@ struct Holder {
     seal: Seal,
     /// Whether its processes may compute, as the caller knows: not before the first decision after an adoption.
     is_open: bool,
-    /// Time of its recall, if its queue had work then.
+    /// Time of its recall for a head, if its queue had work then, or of the return of its model since.
     drains_since: Option<Time>,
     /// Time since which its model returns while it computes already.
     restores_since: Option<Time>,
@@ -422,8 +424,8 @@ struct SlotLease {
     queues: u32,
     holder: Option<Holder>,
     turn: Option<Turn>,
-    /// Requests that give way on it, between a recall and the next turn.
-    give_way: Option<give_way::GiveWay>,
+    /// Function that yields it, between a recall and the next turn.
+    yielding: Option<yielding::Yielding>,
     /// Models that are to leave before the next lease.
     leaving: Vec<(InstanceId, slots::EvictReason)>,
     /// Model that leaves and is not sealed.
@@ -457,7 +459,7 @@ pub struct Leases {
     streams: bool,
     loads_at_once: bool,
     loads_ahead: bool,
-    gives_way: bool,
+    yields: bool,
     /// Heads that no slot can serve at present, which have left the queue so that others are next.
     held: Vec<(InstanceId, Head)>,
     /// Slots whose device is lost, as a bit set.
@@ -487,7 +489,7 @@ impl Leases {
             streams: settings.streams,
             loads_at_once: settings.loads_at_once,
             loads_ahead: settings.loads_ahead,
-            gives_way: settings.gives_way,
+            yields: settings.yields,
             held: Vec::new(),
             lost: 0,
         }

@@ -55,6 +55,7 @@ mod turn;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::leases::{Instance, InstanceId, LOAD_RATE, Location, RETRY, RETRY_SOON, View};
+use super::means::Drains;
 use super::queue::{self, Head, Queue, Ticket};
 use super::{FunctionId, Refusal, SlotId};
 use crate::{Span, Time};
@@ -133,6 +134,7 @@ struct Entry {
     /// Mean execution time of its requests, and their number.
     execution: Span,
     executions: u32,
+    drains: Drains,
     /// Mean time of a load, and the size of the model then.
     load: Span,
     loaded_bytes: u64,
@@ -251,6 +253,7 @@ impl SharedLeases {
                 outcomes: (0, 0),
                 execution: Span::ZERO,
                 executions: 0,
+                drains: Drains::default(),
                 load: Span::ZERO,
                 loaded_bytes: 0,
             },
@@ -422,5 +425,10 @@ impl Entry {
             Some((_, demand)) if self.executions == 0 => demand.estimate,
             _ => self.execution,
         }
+    }
+
+    /// Returns the time from a recall of its lease until the end of what runs, as expected: that of a request, or what was measured if it is more.
+    fn expected_drain(&self) -> Span {
+        self.expected_execution().max(self.drains.expected())
     }
 }

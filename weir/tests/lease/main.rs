@@ -16,7 +16,7 @@ use softgpu_harness::node::Node;
 use softgpu_harness::soft_gpu_dir::SoftGpuDir;
 use testing::until;
 
-use pods::{About, Pod, exchange, infer, infer_traced, queue_proxy};
+use pods::{About, OBJECTIVE, Pod, exchange, infer, infer_traced, queue_proxy};
 
 /// Room for one of the models, which take 4 MiB each.
 const CONFIG: &str = "[slots]\nkind = \"exclusive\"\nmemory = \"5Mi\"\n\
@@ -263,7 +263,7 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
                 })
             })
             .collect();
-        let mut during = Vec::new();
+        let mut took = Vec::new();
         // More are sent at a time than run: its queue is never empty, and without a recall never idle.
         for seed in 0..8 {
             let before = answered.load(Ordering::Relaxed);
@@ -271,19 +271,19 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
                 let now = answered.load(Ordering::Relaxed);
                 (now >= before + 8).then_some(())
             });
-            let before = answered.load(Ordering::Relaxed);
+            let begin = Instant::now();
             assert_eq!(infer(other, seed), 200, "request {seed} of the other");
-            during.push(answered.load(Ordering::Relaxed) - before);
+            took.push(begin.elapsed());
         }
         drop(guard);
         for client in clients {
             client.join().unwrap();
         }
-        // It is served by its deadline or, if it became late, soon after. As one that waits until it has aged, it would come after 400.
-        assert!(during.iter().all(|count| *count < 150), "{during:?}");
-        print(&format!(
-            "requests of the busy pod during one of the other: {during:?}"
-        ));
+        print(&format!("requests of the other took {took:?}"));
+        // Those that wait until they have aged take longer than ten times the objective. One may, on a machine that does much else: the time in which its lease
+        // ends is not known before.
+        let aged = took.iter().filter(|took| **took > 10 * OBJECTIVE);
+        assert!(aged.count() < 3, "{took:?}");
     });
 }
 

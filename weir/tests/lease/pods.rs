@@ -10,8 +10,8 @@ use serde_json::Value;
 use softgpu_harness::node::{Node, preload};
 use testing::until;
 
-/// Annotations of every pod, apart from its isolation.
-const OBJECTIVE: &str = "weir.dev/slo=\"500ms\"\n";
+/// Objective of every pod.
+pub(crate) const OBJECTIVE: Duration = Duration::from_millis(500);
 /// Longest time until an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(25);
 /// Settings of every model: one of 4 MiB of weights, whose answers are checked. A unit of input takes a millisecond.
@@ -84,7 +84,8 @@ impl About {
             true => "weir.dev/isolation=\"shared\"\nweir.dev/gpu-memory=\"16Mi\"\n",
             false => "weir.dev/isolation=\"tenant\"\n",
         };
-        let annotations = format!("{isolation}{OBJECTIVE}");
+        let objective = OBJECTIVE.as_millis();
+        let annotations = format!("{isolation}weir.dev/slo=\"{objective}ms\"\n");
         node.publish(self.name, &annotations, &about);
         until("the pod is served", || {
             (node.instance(self.name)["id"] == self.name).then_some(())
@@ -198,6 +199,7 @@ pub(crate) fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_secon
     let concurrency = about.concurrency.to_string();
     let timeout_seconds = timeout_seconds.to_string();
     let port = port.to_string();
+    let objective = format!("{}ms", OBJECTIVE.as_millis());
     for (name, value) in [
         ("SERVING_NAMESPACE", "demo"),
         ("SERVING_CONFIGURATION", name),
@@ -211,7 +213,7 @@ pub(crate) fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_secon
         ("SERVING_LOGGING_LEVEL", "warn"),
         ("WEIR_PODINFO", "/nonexistent"),
         ("WEIR_BIND", ip),
-        ("WEIR_SLO", "500ms"),
+        ("WEIR_SLO", &*objective),
         ("REVISION_TIMEOUT_SECONDS", &*timeout_seconds),
         ("USER_PORT", &*port),
     ] {

@@ -23,8 +23,8 @@ impl Leases {
         }
         loop {
             is_assigned |= self.assign_heads();
-            // Heads that gave way to none are next after all.
-            if !self.end_giving_way() {
+            // Heads that yield to none are next after all.
+            if !self.end_yielding() {
                 break;
             }
         }
@@ -47,7 +47,7 @@ impl Leases {
             };
             let from = InstanceId(number);
             let among = self.slots_for(from);
-            let among = self.without_given_way(from, among);
+            let among = self.without_yielded(from, among);
             let among = if !self.loads_at_once && self.waits_for_model(from, among) {
                 0
             } else {
@@ -151,7 +151,7 @@ impl Leases {
         let Some(slot) = self.slot_of(instance) else {
             return;
         };
-        self.at_mut(slot).give_way = None;
+        self.at_mut(slot).yielding = None;
         self.at_mut(slot).turn = Some(Turn {
             instance,
             cause,

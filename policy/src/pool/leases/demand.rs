@@ -1,6 +1,7 @@
 //! What queues and processes ask for, and what is measured of them.
 
 use super::super::heaviness::Measurements;
+use super::super::means::mean;
 use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location, is_part};
 use crate::pool::queue::{Head, Ticket};
 use crate::pool::{FunctionId, SlotId};
@@ -10,8 +11,6 @@ use crate::{RequestId, Span, Time};
 pub(in crate::pool) const EXECUTIONS_MIN: u32 = 20;
 /// Largest number of outcomes that one report is believed to add.
 const NEWS_MAX: u64 = 10_000;
-/// Weight of a new measurement in a mean: one in this many.
-const MEAN_PART: u64 = 8;
 
 impl Leases {
     /// Connects the queue of an instance. `holds`: it states that requests run under a lease of an earlier agent, since this time; it becomes the
@@ -377,13 +376,4 @@ pub(in crate::pool) fn news(before: (u64, u64), reported: (u64, u64)) -> (u32, u
         return (0, 0);
     }
     (narrow(new), narrow(in_time))
-}
-
-/// Returns a mean with a new measurement.
-pub(in crate::pool) fn mean(before: Span, new: Span, is_first: bool) -> Span {
-    if is_first {
-        return new;
-    }
-    let kept = before.0.saturating_sub(before.0 / MEAN_PART);
-    Span(kept.saturating_add(new.0 / MEAN_PART))
 }

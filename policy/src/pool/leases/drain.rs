@@ -1,42 +1,23 @@
-//! How long leases take to end from their recall.
+//! How long a slot is used after the recall of its lease.
 
-use super::demand::mean;
-use super::{InstanceId, Leases, SlotId};
-use crate::Span;
+use super::{Holder, InstanceId, Leases, SEAL_MAX, SlotId};
+use crate::{Span, Time};
 
-/// Number of mean deviations by which the expected drain exceeds the mean one.
-const DEVIATIONS: u64 = 2;
-
-/// Times from the recall of leases whose holders had work until the slot was free, of one function.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Drains {
-    /// Mean time, and mean distance from it.
-    mean: Span,
-    deviation: Span,
-}
-
-impl Drains {
-    fn record(&mut self, drain: Span) {
-        let is_first = self.mean == Span::ZERO;
-        let distance = if is_first {
-            Span(drain.0 / 2)
-        } else {
-            Span(drain.0.abs_diff(self.mean.0))
-        };
-        self.deviation = mean(self.deviation, distance, is_first);
-        self.mean = mean(self.mean, drain, is_first);
-    }
-
-    /// Returns a time which most drains do not exceed; zero before the first.
-    const fn expected(self) -> Span {
-        let margin = self.deviation.0.saturating_mul(DEVIATIONS);
-        Span(self.mean.0.saturating_add(margin))
-    }
-}
+/// Largest drain that is believed, in executions, besides the longest seal. What takes longer is no usual drain, as that of a process which has failed.
+const EXECUTIONS_MAX: u64 = 4;
 
 impl Leases {
-    /// Records how long the lease that ends took from its recall, if its queue had work then and has answered.
-    pub(super) fn was_drained(&mut self, slot: SlotId) {
+    /// Begins to measure the drain of a lease that is recalled for a head, if its queue had work. `before`: its holder before the recall.
+    pub(super) fn begin_drain(&mut self, slot: SlotId, before: &Holder) {
+        let has_work = !before.is_idle && !before.is_idle_later && !before.is_parked;
+        let since = has_work.then_some(self.now);
+        if let Some(holder) = &mut self.at_mut(slot).holder {
+            holder.drains_since = since;
+        }
+    }
+
+    /// Records the drain of the lease that ends, if its queue has answered the recall.
+    pub(super) fn end_drain(&mut self, slot: SlotId) {
         let Some(holder) = self.at(slot).holder else {
             return;
         };
@@ -47,7 +28,10 @@ impl Leases {
         let Some(entry) = self.instances.get(&holder.instance) else {
             return;
         };
-        if let Some(function) = self.functions.get_mut(&entry.about.function) {
+        let function = entry.about.function;
+        let most = self.execution(entry).0.saturating_mul(EXECUTIONS_MAX);
+        let drain = drain.min(Span(most.saturating_add(SEAL_MAX.0)));
+        if let Some(function) = self.functions.get_mut(&function) {
             function.drains.record(drain);
         }
     }
@@ -64,31 +48,11 @@ impl Leases {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_drains_are_expected_to_take_as_long_and_unequal_ones_longer_than_their_mean() {
-        let mut equal = Drains::default();
-        assert_eq!(equal.expected(), Span::ZERO);
-        for _ in 0..100 {
-            equal.record(Span::from_millis(70));
+impl Holder {
+    /// Measures its drain from now on: its model has only now returned.
+    pub(super) const fn restart_drain(&mut self, now: Time) {
+        if self.drains_since.is_some() {
+            self.drains_since = Some(now);
         }
-        let expected = equal.expected();
-        assert!(
-            expected >= Span::from_millis(70) && expected < Span::from_millis(71),
-            "{expected:?}"
-        );
-        // As of single requests, which a recall meets at any time.
-        let mut unequal = Drains::default();
-        for turn in 0..400 {
-            unequal.record(Span::from_millis(turn * 7 % 20 + 1));
-        }
-        let expected = unequal.expected();
-        assert!(
-            expected > Span::from_millis(18) && expected < Span::from_millis(25),
-            "{expected:?}"
-        );
     }
 }

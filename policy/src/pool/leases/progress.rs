@@ -123,7 +123,7 @@ impl Leases {
             .holder_mut(slot, id)
             .is_some_and(|holder| matches!(holder.stage, Stage::Closing { .. }))
         {
-            self.was_drained(slot);
+            self.end_drain(slot);
             self.take_lease(slot);
         }
     }
@@ -148,6 +148,7 @@ impl Leases {
         let streamed = self.holder_mut(slot, id).and_then(|holder| {
             let since = holder.restores_since?;
             holder.restores_since = None;
+            holder.restart_drain(now);
             Some(since)
         });
         if let Some(since) = streamed {
@@ -293,7 +294,7 @@ impl Leases {
     /// Counts the queue of a holder as one that does not know of the lease.
     pub(super) fn forget_queue(&mut self, slot: SlotId, id: InstanceId) {
         if let Some(holder) = self.holder_mut(slot, id) {
-            holder.is_notified = false;
+            (holder.is_notified, holder.drains_since) = (false, None);
             holder.is_idle |= matches!(holder.stage, Stage::Recalled { .. });
         }
     }
@@ -382,6 +383,7 @@ impl Leases {
 
     /// Gives up what has been decided for a slot and is not being carried out: the next turn, and the models that were to leave or to come for it.
     pub(super) fn give_up_plans(&mut self, slot: SlotId) {
+        self.at_mut(slot).yielding = None;
         for (id, _) in std::mem::take(&mut self.at_mut(slot).leaving) {
             self.put_back(id);
         }

@@ -6,12 +6,10 @@ use crate::{Span, Time};
 
 /// What waits for a slot that is in use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting {
+struct Waiting {
     /// Earliest latest start of the heads that are not late; [`Time::NEVER`] if there is none.
     latest_start: Time,
     has_head: bool,
-    /// Time that the head of that latest start needs; if all are late, the longest of theirs.
-    pub(super) needed: Option<Span>,
     /// Earliest time by which a parked process is to have a lease.
     parked: Option<Time>,
 }
@@ -43,8 +41,11 @@ impl Leases {
             };
             let ends = ends.max(holder.reserved_until);
             if ends <= now {
-                self.begin_to_give_way(slot, &waiting, holder.instance);
                 self.begin_recall(slot, actions);
+                if waiting.has_head && !self.at(slot).holder.is_some_and(|own| own.is_leased()) {
+                    self.begin_drain(slot, &holder);
+                    self.begin_yielding(slot, holder.instance);
+                }
             } else {
                 self.wake_at(ends);
             }
@@ -113,7 +114,6 @@ impl Leases {
         let mut waiting = Waiting {
             latest_start: Time::NEVER,
             has_head: false,
-            needed: None,
             parked: None,
         };
         for id in &self.waiting {
@@ -127,12 +127,9 @@ impl Leases {
                 && self.may_run_on(entry.about.function, *id, slot)
             {
                 waiting.has_head = true;
-                let needed = self.needed(entry);
-                let latest = demand.deadline.before(needed);
-                if latest >= self.now && latest < waiting.latest_start {
-                    (waiting.latest_start, waiting.needed) = (latest, Some(needed));
-                } else if waiting.latest_start == Time::NEVER {
-                    waiting.needed = waiting.needed.max(Some(needed));
+                let latest = demand.deadline.before(self.needed(entry));
+                if latest >= self.now {
+                    waiting.latest_start = waiting.latest_start.min(latest);
                 }
             }
             if let Some(deadline) = entry.parked

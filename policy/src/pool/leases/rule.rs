@@ -77,7 +77,7 @@ impl Rule {
             streams,
             loads_ahead: !matches!(self, Self::Paper | Self::NothingAhead),
             loads_at_once: matches!(self, Self::Paper | Self::RandomPlacement),
-            gives_way: !matches!(self, Self::Paper | Self::ArrivalOrder),
+            yields: !matches!(self, Self::Paper | Self::ArrivalOrder),
         }
     }
 }

@@ -138,8 +138,7 @@ impl Leases {
         }
         if holder.is_notified {
             // What it reported as idle may have begun again meanwhile.
-            let was_idle = std::mem::replace(&mut holder.is_idle, false);
-            holder.drains_since = (!was_idle).then_some(now);
+            holder.is_idle = false;
             holder.stage = Stage::Recalled { since: now };
             actions.push(Action::Recall(holder.instance));
         } else {

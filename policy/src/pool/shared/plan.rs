@@ -469,19 +469,19 @@ impl SharedLeases {
 
     /// Returns when an instance with work may be recalled for a want. `for_head`: it is that of a request.
     fn due(&self, urgency: Urgency, entry: &Entry, for_head: bool) -> Time {
-        let drain = entry.expected_execution();
         match urgency {
             Urgency::Starts(_) | Urgency::Late if let Some(turn) = entry.turn => {
                 self.end_of_turn(entry.about.slot, &turn, for_head)
             }
-            Urgency::Starts(latest) => latest.before(drain),
+            Urgency::Starts(latest) => latest.before(entry.expected_drain()),
             Urgency::Late => {
                 let since = match entry.lease {
                     Lease::Held { since } => since,
                     _ => entry.used_at,
                 };
                 let load = entry.expected_load();
-                since.after(Span(load.0.saturating_mul(2).max(drain.0)))
+                let execution = entry.expected_execution();
+                since.after(Span(load.0.saturating_mul(2).max(execution.0)))
             }
             Urgency::CanWait => Time::NEVER,
         }

@@ -1,6 +1,7 @@
 //! What queues and processes report.
 
-use super::super::leases::{EXECUTIONS_MIN, RESTART_MAX, mean, news};
+use super::super::leases::{EXECUTIONS_MIN, RESTART_MAX, news};
+use super::super::means::mean;
 use super::{Demand, InstanceId, Lease, Location, Motion, RETRY, RETRY_SOON, SharedLeases};
 use crate::{RequestId, Span, Time};
 
@@ -87,7 +88,10 @@ impl SharedLeases {
             Lease::Held { .. } | Lease::Stated => {
                 (entry.is_idle, entry.used_at) = (true, now);
             }
-            Lease::Recalled { .. } if ends => {
+            Lease::Recalled { since } if ends => {
+                if !entry.is_idle {
+                    entry.drains.record(now.since(since));
+                }
                 (entry.lease, entry.is_idle, entry.used_at) = (Lease::Ended, true, now);
             }
             Lease::Recalled { .. } | Lease::Ended | Lease::Free => {}
