@@ -715,7 +715,7 @@ fn end(leases: &mut Leases, ms: u64, id: InstanceId) {
 }
 
 #[test]
-fn a_lease_is_recalled_earlier_the_longer_the_ends_of_earlier_ones_took() {
+fn a_lease_is_recalled_by_the_time_that_the_ends_of_earlier_ones_took() {
     let mut leases = leases(Settings::default(), &[0, 0]);
     let granted = |id| [Action::Open(id), Action::Lease(id)];
     head(&mut leases, 1, ONE);
@@ -786,14 +786,13 @@ fn a_function_does_not_yield_its_slot_where_requests_behind_its_head_would_be_la
 }
 
 #[test]
-fn a_slot_is_yielded_to_the_first_head_that_is_over_in_time() {
+fn a_slot_is_yielded_to_the_first_late_head_that_is_over_in_time() {
     let third = InstanceId(2);
     for (estimate, next) in [(5, OTHER), (600_000, third)] {
         let mut leases = leases(Settings::default(), &[0, 0, 0]);
         head(&mut leases, 1, ONE);
         decide(&mut leases, 1);
         let at = recall(&mut leases, 10, 30);
-        // It is late whatever it is estimated to take.
         let large = Demand {
             estimate: Span::from_millis(estimate),
             deadline: Time((at + 30) * MS),
@@ -811,6 +810,67 @@ fn a_slot_is_yielded_to_the_first_head_that_is_over_in_time() {
             "{estimate}: {actions:?}"
         );
     }
+}
+
+#[test]
+fn a_slot_is_yielded_to_none_while_another_function_waits_that_is_not_late() {
+    for (third, next) in [(false, OTHER), (true, ONE)] {
+        let mut leases = leases(Settings::default(), &[0, 0, 0]);
+        head(&mut leases, 1, ONE);
+        decide(&mut leases, 1);
+        let at = recall(&mut leases, 10, 30);
+        if third {
+            head(&mut leases, at + 30, InstanceId(2));
+        }
+        let actions = decide(&mut leases, at + 30);
+        assert!(
+            actions.contains(&Action::Lease(next)),
+            "{third}: {actions:?}"
+        );
+    }
+}
+
+#[test]
+fn a_slot_is_not_yielded_where_the_return_of_the_model_would_be_late() {
+    for (load_ms, next) in [(10, OTHER), (60, ONE)] {
+        let mut leases = leases(Settings::default(), &[60, 60]);
+        load(&mut leases, 1, ONE, load_ms);
+        let ms = 1 + load_ms;
+        head(&mut leases, ms, ONE);
+        head(&mut leases, ms, OTHER);
+        decide(&mut leases, ms);
+        let mut at = ms;
+        while !decide(&mut leases, at).contains(&Action::Recall(ONE)) {
+            at = leases.next_wake().unwrap().0.div_ceil(MS);
+        }
+        let late = at + 85;
+        head(&mut leases, late - 10, ONE);
+        leases.idle(Time(late * MS), ONE, true);
+        assert_eq!(decide(&mut leases, late), [Action::Seal(ONE)]);
+        leases.sealed(Time(late * MS), ONE, true);
+        assert_eq!(decide(&mut leases, late), [Action::Close(ONE)]);
+        leases.closed(Time(late * MS), ONE);
+        decide(&mut leases, late);
+        let view = leases.view(next).unwrap();
+        assert!(view.is_holder || view.has_turn, "{load_ms}");
+    }
+}
+
+#[test]
+fn a_late_head_has_a_slot_that_is_yielded_only_until_what_waits_there_must_begin() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    head(&mut leases, 1, ONE);
+    decide(&mut leases, 1);
+    let at = recall(&mut leases, 10, 30);
+    let burst = Demand {
+        waiting: 8,
+        ..demand(at)
+    };
+    leases.head(Time((at + 30) * MS), ONE, burst);
+    assert!(decide(&mut leases, at + 30).contains(&Action::Lease(OTHER)));
+    // 40 of 80 ms are for the burst, and 5 for what OTHER runs then. The head alone could wait for 40 ms more.
+    assert_eq!(decide(&mut leases, at + 34), []);
+    assert_eq!(decide(&mut leases, at + 35), [Action::Recall(OTHER)]);
 }
 
 #[test]

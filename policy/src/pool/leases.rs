@@ -12,7 +12,7 @@
 //!
 //! - A holder with nothing queued or running keeps its lease until another instance needs the slot. Otherwise it is recalled once the time
 //!   that its running requests take to end, as measured, ends at the latest start of a waiting head; if all waiting heads are late, after twice its load time.
-//!   Until the next turn its function yields the slot to other heads, as far as all that waits of it can still be in time ([`Settings::yields`]).
+//!   Its function yields the slot to a late head if all that waits of it can still be in time ([`Settings::yields`]).
 //! - A *parked* process, which waits at its gate or for memory while no request of it is known, gets a lease when no head wants the slot, or
 //!   out of a credit of 5 % of the time.
 //! - Memory grows by claims ([`Leases::claim`]): others leave for them, or they wait.
@@ -166,7 +166,7 @@ pub struct Settings {
     pub loads_at_once: bool,
     /// Whether models of waiting heads return while others compute ([`crate::pool::ahead`]).
     pub loads_ahead: bool,
-    /// Whether a function whose lease was recalled for a head yields the slot to other heads, late ones too, where all that waits of it can still be in time.
+    /// Whether a function whose lease was recalled for a head yields the slot to a late head if all that waits of it can still be in time.
     pub yields: bool,
 }
 
@@ -336,6 +336,7 @@ struct Function {
     /// Size of the model when its load was measured, in bytes.
     loaded_bytes: u64,
     heaviness: Heaviness,
+    /// Drains of its instances' leases.
     drains: Drains,
     /// Whether a load leaves its requests little of their objective ([`Function::set_tight`]).
     is_tight: bool,
@@ -426,6 +427,8 @@ struct SlotLease {
     turn: Option<Turn>,
     /// Function that yields it, between a recall and the next turn.
     yielding: Option<yielding::Yielding>,
+    /// Time by which the present turn, and the lease after it, are to end because a head was passed over for it.
+    yielded_until: Option<Time>,
     /// Models that are to leave before the next lease.
     leaving: Vec<(InstanceId, slots::EvictReason)>,
     /// Model that leaves and is not sealed.

@@ -134,6 +134,7 @@ struct Entry {
     /// Mean execution time of its requests, and their number.
     execution: Span,
     executions: u32,
+    /// Drains of its leases.
     drains: Drains,
     /// Mean time of a load, and the size of the model then.
     load: Span,

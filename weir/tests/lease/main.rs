@@ -280,8 +280,8 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
             client.join().unwrap();
         }
         print(&format!("requests of the other took {took:?}"));
-        // Those that wait until they have aged take longer than ten times the objective. One may, on a machine that does much else: the time in which its lease
-        // ends is not known before.
+        // Those that wait until they have aged take longer than ten times the objective. Two may, on a machine that does much else: how long a lease takes to end
+        // is not known before.
         let aged = took.iter().filter(|took| **took > 10 * OBJECTIVE);
         assert!(aged.count() < 3, "{took:?}");
     });

@@ -37,6 +37,7 @@ impl Leases {
         for slot in &mut self.slots {
             slot.awaited = Span::ZERO;
         }
+        self.look_at_yielded_again();
         let mut is_assigned = false;
         // Most events find no slot free, and most heads wait: without one none of them is looked at.
         while self.free_slots() != 0
@@ -47,7 +48,7 @@ impl Leases {
             };
             let from = InstanceId(number);
             let among = self.slots_for(from);
-            let among = self.without_yielded(from, among);
+            let among = self.without_yielded(&head, from, among);
             let among = if !self.loads_at_once && self.waits_for_model(from, among) {
                 0
             } else {
@@ -151,7 +152,7 @@ impl Leases {
         let Some(slot) = self.slot_of(instance) else {
             return;
         };
-        self.at_mut(slot).yielding = None;
+        self.take_yielded(slot);
         self.at_mut(slot).turn = Some(Turn {
             instance,
             cause,

@@ -1,10 +1,7 @@
 //! How long a slot is used after the recall of its lease.
 
-use super::{Holder, InstanceId, Leases, SEAL_MAX, SlotId};
+use super::{Holder, InstanceId, Leases, SlotId};
 use crate::{Span, Time};
-
-/// Largest drain that is believed, in executions, besides the longest seal. What takes longer is no usual drain, as that of a process which has failed.
-const EXECUTIONS_MAX: u64 = 4;
 
 impl Leases {
     /// Begins to measure the drain of a lease that is recalled for a head, if its queue had work. `before`: its holder before the recall.
@@ -28,11 +25,9 @@ impl Leases {
         let Some(entry) = self.instances.get(&holder.instance) else {
             return;
         };
-        let function = entry.about.function;
-        let most = self.execution(entry).0.saturating_mul(EXECUTIONS_MAX);
-        let drain = drain.min(Span(most.saturating_add(SEAL_MAX.0)));
+        let (function, execution) = (entry.about.function, self.execution(entry));
         if let Some(function) = self.functions.get_mut(&function) {
-            function.drains.record(drain);
+            function.drains.record(drain, execution);
         }
     }
 

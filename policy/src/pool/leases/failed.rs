@@ -17,6 +17,10 @@ impl Leases {
             return;
         }
         entry.failed_until = Time::NEVER;
+        let slot = entry.about.slot;
+        if let Some(holder) = self.holder_mut(slot, id) {
+            holder.drains_since = None;
+        }
     }
 
     /// Returns whether the processes of an instance have failed, and it waits for the next one.

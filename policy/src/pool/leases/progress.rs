@@ -253,7 +253,7 @@ impl Leases {
         if let Some(holder) = &mut at.holder
             && holder.instance == id
         {
-            holder.restores_since = None;
+            (holder.restores_since, holder.drains_since) = (None, None);
         }
     }
 
@@ -273,6 +273,7 @@ impl Leases {
         }
         let now = self.now;
         let at = self.at_mut(about.slot);
+        (at.yielding, at.yielded_until) = (None, None);
         let models = at.leaving.len();
         at.leaving.retain(|(own, _)| *own != id);
         let was_to_leave = at.leaving.len() < models;
@@ -383,7 +384,11 @@ impl Leases {
 
     /// Gives up what has been decided for a slot and is not being carried out: the next turn, and the models that were to leave or to come for it.
     pub(super) fn give_up_plans(&mut self, slot: SlotId) {
-        self.at_mut(slot).yielding = None;
+        let at = self.at_mut(slot);
+        at.yielding = None;
+        if let Some(holder) = &mut at.holder {
+            holder.drains_since = None;
+        }
         for (id, _) in std::mem::take(&mut self.at_mut(slot).leaving) {
             self.put_back(id);
         }

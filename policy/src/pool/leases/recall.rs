@@ -67,11 +67,15 @@ impl Leases {
             Time::NEVER => Time::NEVER,
             latest => latest.before(drain),
         };
+        let of_yielded = match self.at(slot).yielded_until {
+            Some(until) if waiting.has_head => until.before(drain),
+            _ => Time::NEVER,
+        };
         let of_parked = match waiting.parked {
             Some(deadline) if self.at(slot).credit > 0 || !waiting.has_head => deadline,
             _ => Time::NEVER,
         };
-        of_heads.min(of_parked)
+        of_heads.min(of_yielded).min(of_parked)
     }
 
     /// Returns when the lease of a parked process ends: with heads waiting once its credit is spent, and after some seconds anyway.

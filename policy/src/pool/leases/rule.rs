@@ -8,8 +8,8 @@ use crate::pool::slots::Eviction;
 /// Rule by which leases are granted and models leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Rule {
-    /// The order of [`queue::Settings::default`]; a head may wait for a slot that has its model, or have it loaded ahead; models leave by class, those last
-    /// which could hardly return within their requests' objective.
+    /// The order of [`queue::Settings::default`]; a head may wait for a slot that has its model, or have it loaded ahead; a recalled function yields its slot to a
+    /// late head where it can wait; models leave by class, those last which could hardly return within their requests' objective.
     #[default]
     Weir,
     /// Two groups of functions (M2.13) and Algorithm 1 (M2.15) as printed, with nothing loaded ahead.

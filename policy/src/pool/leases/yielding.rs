@@ -1,4 +1,4 @@
-//! After a recall, requests of the recalled function yield its slot to others where they can wait.
+//! After a recall, requests of the recalled function yield its slot to late ones where they can wait.
 //!
 //! Late requests come behind all others ([`crate::pool::queue::LateRule`]). A function whose queue is never empty would keep a slot from one whose head is
 //! late, by little or since the last lease was handed on slowly, until that head has aged, although its own requests have time to spare, and its lease
@@ -6,14 +6,15 @@
 
 use super::{InstanceId, Leases, SlotId};
 use crate::pool::FunctionId;
+use crate::pool::queue::Head;
 use crate::{Span, Time};
 
-/// Slot that a function yields, from the recall of its lease there until the next turn.
+/// Slot that a function yields, from the recall of its lease there until the slot's next turn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Yielding {
     /// Function of the recalled holder.
     function: FunctionId,
-    /// Time at which the slot must be free again for what waits of the function, once that has been passed over in the present decision.
+    /// Time by which a late head must be over, once a head of the function has been passed over in the present decision.
     free_by: Option<Time>,
 }
 
@@ -28,57 +29,85 @@ impl Leases {
         self.at_mut(slot).yielding = yielding;
     }
 
-    /// Returns those of the slots `among`, a bit set, that the head of an instance may take as far as a recalled function yields them: a head of that
-    /// function none on which all that waits behind it could still be in time after another head, and another head none on which it would take longer than that.
-    pub(super) fn without_yielded(&mut self, from: InstanceId, among: u64) -> u64 {
+    /// Begins a new look at all heads in their order.
+    pub(super) fn look_at_yielded_again(&mut self) {
+        for yielding in self.slots.iter_mut().filter_map(|at| at.yielding.as_mut()) {
+            yielding.free_by = None;
+        }
+    }
+
+    /// Returns those of the slots `among`, a bit set, that the next head in order, of the instance `from`, may take, and notes which it passes over. A head of the
+    /// function that yields a slot passes it over if it can wait. After it the slot is only for a late head which is over in time, and for none if another one waits
+    /// for it that is not late.
+    pub(super) fn without_yielded(&mut self, head: &Head, from: InstanceId, among: u64) -> u64 {
+        let free = among & self.pool.free_set();
         let mut left = among;
         for slot in (0..self.slots.len()).map(super::slot_id) {
             let Some(yielding) = self.at(slot).yielding else {
                 continue;
             };
-            let Some(entry) = self.instances.get(&from) else {
+            if free >> slot.0 & 1 == 0 {
                 continue;
-            };
-            let is_own = entry.about.function == yielding.function;
-            let may = if is_own {
-                let free_by = self.latest_return(from);
-                let may_wait = free_by.filter(|free_by| *free_by > self.now);
-                if let Some(free_by) = may_wait {
-                    let sooner = yielding.free_by.map_or(free_by, |own| own.min(free_by));
-                    self.at_mut(slot).yielding = Some(Yielding {
-                        free_by: Some(sooner),
-                        ..yielding
-                    });
-                }
-                may_wait.is_none()
-            } else {
-                let free_by = yielding.free_by.unwrap_or(Time::NEVER);
-                self.now.after(self.use_of(from)) <= free_by
-            };
-            if !may {
-                left &= !(1 << slot.0);
             }
+            let may = if head.function == yielding.function && !head.late {
+                let free_by = self.latest_return(from);
+                let may_wait = free_by > self.now;
+                if may_wait {
+                    self.pass_over(slot, free_by);
+                }
+                !may_wait
+            } else if let Some(free_by) = yielding.free_by {
+                if !head.late {
+                    self.pass_over(slot, Time::ZERO);
+                }
+                head.late && self.now.after(self.use_of(head.function, slot)) <= free_by
+            } else {
+                true
+            };
+            left &= !(u64::from(!may) << slot.0);
         }
         left
     }
 
-    /// Returns until when others may have the slot of an instance so that all that waits of its queue can be in time, one after the other and after a load, if the
-    /// head is the most urgent.
-    fn latest_return(&self, id: InstanceId) -> Option<Time> {
-        let entry = self.instances.get(&id)?;
-        let (_, demand) = entry.head?;
-        let function = self.functions.get(&entry.about.function)?;
-        let execution = self.execution(entry).0;
-        let work = Span(execution.saturating_mul(u64::from(demand.waiting)));
-        Some(demand.deadline.before(work).before(function.load()))
+    fn pass_over(&mut self, slot: SlotId, free_by: Time) {
+        if let Some(yielding) = &mut self.at_mut(slot).yielding {
+            let before = yielding.free_by.unwrap_or(Time::NEVER);
+            yielding.free_by = Some(before.min(free_by));
+        }
     }
 
-    /// Returns for how long the head of an instance is expected to use a slot, with the end of its lease.
-    fn use_of(&self, id: InstanceId) -> Span {
-        let Some(entry) = self.instances.get(&id) else {
+    /// Returns until when another may have the slot of an instance so that all that its queue has stated as waiting is in time, one after the other and after a
+    /// load, if the head is the most urgent.
+    fn latest_return(&self, id: InstanceId) -> Time {
+        let Some((entry, (_, demand))) = self
+            .instances
+            .get(&id)
+            .and_then(|entry| Some((entry, entry.head?)))
+        else {
+            return Time::ZERO;
+        };
+        let execution = self.execution(entry).0;
+        let work = Span(execution.saturating_mul(u64::from(demand.waiting)));
+        let function = self.functions.get(&entry.about.function);
+        let load = function.map_or(Span::ZERO, super::Function::load);
+        demand.deadline.before(work).before(load)
+    }
+
+    /// Returns for how long a head of a function is expected to use a slot, with the load of its model and the end of its lease.
+    fn use_of(&self, function: FunctionId, slot: SlotId) -> Span {
+        let Some(id) = self.instance_on(function, slot) else {
             return Span::ZERO;
         };
-        self.needed(entry).max(self.expected_drain(id))
+        let is_there = self.pool.held(function) >> slot.0 & 1 == 1;
+        let load = self.functions.get(&function).filter(|_| !is_there);
+        let load = load.map_or(Span::ZERO, super::Function::load);
+        Span(load.0.saturating_add(self.expected_drain(id).0))
+    }
+
+    /// Ends the yielding of a slot, which a turn takes. If a head was passed over for it, the lease ends in time for that.
+    pub(super) fn take_yielded(&mut self, slot: SlotId) {
+        let at = self.at_mut(slot);
+        at.yielded_until = at.yielding.take().and_then(|own| own.free_by);
     }
 
     /// Ends the yielding of free slots, which no other head has taken. Returns whether there were any.

@@ -89,8 +89,10 @@ impl SharedLeases {
                 (entry.is_idle, entry.used_at) = (true, now);
             }
             Lease::Recalled { since } if ends => {
-                if !entry.is_idle {
-                    entry.drains.record(now.since(since));
+                // What waits for memory ends only once it has that.
+                if !entry.is_idle && entry.claim.is_none() {
+                    let execution = entry.expected_execution();
+                    entry.drains.record(now.since(since), execution);
                 }
                 (entry.lease, entry.is_idle, entry.used_at) = (Lease::Ended, true, now);
             }
