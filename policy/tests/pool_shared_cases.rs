@@ -189,8 +189,8 @@ fn no_more_models_leave_than_are_needed() {
     assert_eq!(case.decide(), [recall(2)]);
 }
 
-#[test]
-fn an_instance_with_work_is_recalled_when_a_head_could_miss() {
+/// Two instances with 60 bytes each: the first has work, and the other is away.
+fn one_with_work_and_one_away() -> Case {
     let mut case = Case::new(2);
     assert_eq!(case.claim(1, 60), Claim::Granted);
     case.leases
@@ -200,6 +200,12 @@ fn an_instance_with_work_is_recalled_when_a_head_could_miss() {
     case.idle(1);
     case.decide();
     case.ends(1);
+    case
+}
+
+#[test]
+fn an_instance_with_work_is_recalled_when_a_head_could_miss() {
+    let mut case = one_with_work_and_one_away();
     assert_eq!(case.head(1, 200), []);
     let wake = case.leases.next_wake().unwrap();
     // Its own 5 ms, and 5 ms that the other may still compute; a load of 60 bytes takes nothing.
@@ -211,15 +217,7 @@ fn an_instance_with_work_is_recalled_when_a_head_could_miss() {
 
 #[test]
 fn an_instance_with_work_is_recalled_earlier_if_the_last_recall_took_longer() {
-    let mut case = Case::new(2);
-    assert_eq!(case.claim(1, 60), Claim::Granted);
-    case.leases
-        .located(Time(case.now), InstanceId(1), Location::Host);
-    assert_eq!(case.claim(0, 60), Claim::Granted);
-    case.head(0, 100);
-    case.idle(1);
-    case.decide();
-    case.ends(1);
+    let mut case = one_with_work_and_one_away();
     assert_eq!(case.head(1, 200), []);
     assert_eq!(case.pass(190), [recall(0)]);
     case.now += 20 * MS;
