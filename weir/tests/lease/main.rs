@@ -280,9 +280,9 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
             client.join().unwrap();
         }
         print(&format!("requests of the other took {took:?}"));
-        // Those that wait until they have aged take longer than ten times the objective. Two may, on a machine that does much else: how long a lease takes to end
-        // is not known before.
-        let aged = took.iter().filter(|took| **took > 10 * OBJECTIVE);
+        // Those that wait until they have aged take longer than ten times the objective. On a machine that does much else the first ones may: how long a lease
+        // takes to end there is known once some have.
+        let aged = took[4..].iter().filter(|took| **took > 10 * OBJECTIVE);
         assert!(aged.count() < 3, "{took:?}");
     });
 }
