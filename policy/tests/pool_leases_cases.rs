@@ -705,6 +705,16 @@ fn recall(leases: &mut Leases, ms: u64, drain: u64) -> u64 {
     at
 }
 
+/// Returns leases of instances without models, of which [`ONE`] has had its lease recalled for a head of [`OTHER`] of 10 ms, with the time of the recall in ms. It
+/// has ended `drain` ms later, when nothing is decided yet.
+fn drained(settings: Settings, instances: usize, drain: u64) -> (Leases, u64) {
+    let mut leases = leases(settings, &vec![0; instances]);
+    head(&mut leases, 1, ONE);
+    decide(&mut leases, 1);
+    let at = recall(&mut leases, 10, drain);
+    (leases, at)
+}
+
 /// Ends the lease of an instance that is idle at `ms`.
 fn end(leases: &mut Leases, ms: u64, id: InstanceId) {
     leases.idle(Time(ms * MS), id, false);
@@ -743,10 +753,7 @@ fn a_head_that_became_late_while_a_lease_ended_goes_before_requests_of_the_holde
             yields,
             ..Settings::default()
         };
-        let mut leases = leases(settings, &[0, 0]);
-        head(&mut leases, 1, ONE);
-        decide(&mut leases, 1);
-        let at = recall(&mut leases, 10, 30);
+        let (mut leases, at) = drained(settings, 2, 30);
         let granted = [Action::Open(next), Action::Lease(next)];
         assert_eq!(decide(&mut leases, at + 30), granted);
     }
@@ -754,10 +761,7 @@ fn a_head_that_became_late_while_a_lease_ended_goes_before_requests_of_the_holde
 
 #[test]
 fn a_function_does_not_yield_its_slot_where_its_request_would_be_late() {
-    let mut leases = leases(Settings::default(), &[0, 0]);
-    head(&mut leases, 1, ONE);
-    decide(&mut leases, 1);
-    let at = recall(&mut leases, 10, 68);
+    let (mut leases, at) = drained(Settings::default(), 2, 68);
     // 12 of 80 ms are left to it, and two requests take 10.
     let mut later = leases.clone();
     assert!(decide(&mut leases, at + 70).contains(&Action::Lease(OTHER)));
@@ -767,10 +771,7 @@ fn a_function_does_not_yield_its_slot_where_its_request_would_be_late() {
 #[test]
 fn a_function_does_not_yield_its_slot_where_requests_behind_its_head_would_be_late() {
     for (waiting, next) in [(9, OTHER), (10, ONE)] {
-        let mut leases = leases(Settings::default(), &[0, 0]);
-        head(&mut leases, 1, ONE);
-        decide(&mut leases, 1);
-        let at = recall(&mut leases, 10, 30);
+        let (mut leases, at) = drained(Settings::default(), 2, 30);
         let burst = Demand {
             waiting,
             ..demand(at)
@@ -789,10 +790,7 @@ fn a_function_does_not_yield_its_slot_where_requests_behind_its_head_would_be_la
 fn a_slot_is_yielded_to_the_first_late_head_that_is_over_in_time() {
     let third = InstanceId(2);
     for (estimate, next) in [(5, OTHER), (600_000, third)] {
-        let mut leases = leases(Settings::default(), &[0, 0, 0]);
-        head(&mut leases, 1, ONE);
-        decide(&mut leases, 1);
-        let at = recall(&mut leases, 10, 30);
+        let (mut leases, at) = drained(Settings::default(), 3, 30);
         let large = Demand {
             estimate: Span::from_millis(estimate),
             deadline: Time((at + 30) * MS),
@@ -815,10 +813,7 @@ fn a_slot_is_yielded_to_the_first_late_head_that_is_over_in_time() {
 #[test]
 fn a_slot_is_yielded_to_none_while_another_function_waits_that_is_not_late() {
     for (third, next) in [(false, OTHER), (true, ONE)] {
-        let mut leases = leases(Settings::default(), &[0, 0, 0]);
-        head(&mut leases, 1, ONE);
-        decide(&mut leases, 1);
-        let at = recall(&mut leases, 10, 30);
+        let (mut leases, at) = drained(Settings::default(), 3, 30);
         if third {
             head(&mut leases, at + 30, InstanceId(2));
         }
@@ -858,10 +853,7 @@ fn a_slot_is_not_yielded_where_the_return_of_the_model_would_be_late() {
 
 #[test]
 fn a_late_head_has_a_slot_that_is_yielded_only_until_what_waits_there_must_begin() {
-    let mut leases = leases(Settings::default(), &[0, 0]);
-    head(&mut leases, 1, ONE);
-    decide(&mut leases, 1);
-    let at = recall(&mut leases, 10, 30);
+    let (mut leases, at) = drained(Settings::default(), 2, 30);
     let burst = Demand {
         waiting: 8,
         ..demand(at)
@@ -899,10 +891,7 @@ fn the_end_of_a_lease_for_background_work_is_no_drain() {
 
 #[test]
 fn a_function_yields_its_slot_to_no_head_that_is_gone() {
-    let mut leases = leases(Settings::default(), &[0, 0]);
-    head(&mut leases, 1, ONE);
-    decide(&mut leases, 1);
-    let at = recall(&mut leases, 10, 30);
+    let (mut leases, at) = drained(Settings::default(), 2, 30);
     let none = Demand {
         waiting: 0,
         ..demand(at)

@@ -71,6 +71,7 @@ mod demand;
 mod drain;
 mod evict;
 mod failed;
+mod function;
 mod holder_model;
 mod memory;
 mod progress;
@@ -81,12 +82,12 @@ mod yielding;
 
 use std::collections::BTreeMap;
 
-use super::heaviness::{self, Heaviness};
-use super::means::Drains;
 use super::queue::{self, Head, Queue, Ticket};
 use super::slots::{self, Evicted, Pool, SLOTS_MAX, Topology};
 use super::{FunctionId, Percentile, Refusal, SlotId};
 use crate::{Span, Time};
+
+use function::{Function, is_part};
 
 pub(in crate::pool) use demand::{EXECUTIONS_MIN, news};
 pub use rule::Rule;
@@ -323,25 +324,6 @@ struct Entry {
     is_sealed: bool,
     /// Time until which it gets no lease, since its processes have failed; [`Time::NEVER`]: until they have ended. [`Time::ZERO`]: they have not.
     failed_until: Time,
-}
-
-/// What is known of a function.
-#[derive(Debug, Clone, Default)]
-struct Function {
-    instances: Vec<InstanceId>,
-    /// Mean times as measured, and the number of executions.
-    execution: Span,
-    executions: u32,
-    load: Span,
-    /// Size of the model when its load was measured, in bytes.
-    loaded_bytes: u64,
-    heaviness: Heaviness,
-    /// Drains of its instances' leases.
-    drains: Drains,
-    /// Whether a load leaves its requests little of their objective ([`Function::set_tight`]).
-    is_tight: bool,
-    /// Size of its largest instance, in bytes.
-    bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -753,60 +735,4 @@ impl Holder {
 
 fn slot_id(at: usize) -> SlotId {
     SlotId(u32::try_from(at).unwrap_or(u32::MAX))
-}
-
-/// Returns whether a size is less than that of the whole model by more than an eighth.
-const fn is_part(bytes: u64, whole: u64) -> bool {
-    bytes < whole - whole / 8
-}
-
-impl Function {
-    /// Returns the time of a load as measured, or zero. If the model was smaller then, as one that had to leave before it was whole, it is in proportion,
-    /// but one of less than half of it says nothing: what does not depend on the size would count for too much.
-    fn measured_load(&self) -> Span {
-        if !is_part(self.loaded_bytes, self.bytes) {
-            return self.load;
-        }
-        if self.loaded_bytes == 0 || self.loaded_bytes < self.bytes / 2 {
-            return Span::ZERO;
-        }
-        let ns = u128::from(self.load.0) * u128::from(self.bytes) / u128::from(self.loaded_bytes);
-        Span(u64::try_from(ns).unwrap_or(u64::MAX))
-    }
-
-    /// Returns the expected time of a load.
-    fn load(&self) -> Span {
-        let measured = self.measured_load();
-        if measured > Span::ZERO || self.bytes == 0 {
-            return measured;
-        }
-        let ns = u128::from(self.bytes) * 1_000_000_000 / u128::from(LOAD_RATE);
-        Span(u64::try_from(ns).unwrap_or(u64::MAX))
-    }
-
-    /// Classifies the model by the share of the objective that a request with a load takes: above three quarters it is tight, and it stays so above two
-    /// thirds. A function whose requests alone take longer than the objective is not.
-    fn set_tight(&mut self, objective: Span) {
-        let alone = u128::from(self.execution.0);
-        let loaded = alone + u128::from(self.load().0);
-        let objective = u128::from(objective.0);
-        let is_above = if self.is_tight {
-            loaded * 3 > objective * 2
-        } else {
-            loaded * 4 > objective * 3
-        };
-        self.is_tight = objective > 0 && is_above && alone < objective;
-    }
-
-    /// Returns the model as the pool knows it.
-    fn model(&self) -> slots::Model {
-        slots::Model {
-            bytes: self.bytes,
-            heavy: self.heaviness.class() == heaviness::Class::Heavy,
-            tight: self.is_tight,
-            writes: false,
-            execution: self.execution,
-            swapped: Span(self.execution.0.saturating_add(self.load().0)),
-        }
-    }
 }
