@@ -66,6 +66,7 @@ fn node(
         seats: 1_000,
         context_residue: None,
         host_path: 0,
+        numa_nodes: Vec::new(),
         models_memory: None,
         mps_pipe: None,
         mig: None,

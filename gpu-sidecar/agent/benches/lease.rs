@@ -73,6 +73,7 @@ fn node(folder: &Path, slots: u32, pods: u32) -> BenchResult<ServiceHandle> {
             seats: 1_000,
             context_residue: None,
             host_path: key,
+            numa_nodes: Vec::new(),
             models_memory: None,
             mps_pipe: None,
             mig: None,

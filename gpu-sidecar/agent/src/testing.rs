@@ -24,6 +24,7 @@ pub(crate) fn slot(key: u32) -> Slot {
         seats: 48,
         context_residue: None,
         host_path: key,
+        numa_nodes: Vec::new(),
         models_memory: None,
         mps_pipe: Some(PathBuf::from(format!("/run/weir/mps/{key}/pipe"))),
         mig: None,

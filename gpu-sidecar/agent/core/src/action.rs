@@ -95,6 +95,8 @@ pub enum Action {
         bytes: u64,
         /// Whether it may be registered.
         is_pinned: bool,
+        /// NUMA nodes on which its pages are to be.
+        nodes: Vec<u32>,
     },
     /// Keep the connection of the last [`Event::QueueConnected`](crate::Event::QueueConnected) as that of the pod's queue.
     AdmitQueue(PodKey),

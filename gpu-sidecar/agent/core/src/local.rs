@@ -261,6 +261,7 @@ fn shared_slot() -> Slot {
         seats: u32::MAX,
         context_residue: None,
         host_path: 0,
+        numa_nodes: Vec::new(),
         models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/0/pipe")),
         mig: None,

@@ -40,6 +40,9 @@ pub struct Slot {
     /// Number of the path to the host's memory: slots with the same one share it, as those behind one PCIe switch.
     #[serde(default)]
     pub host_path: u32,
+    /// NUMA nodes that are nearest to the GPU, ascending: copies of its memory are made there. Empty: anywhere.
+    #[serde(default)]
+    pub numa_nodes: Vec<u32>,
     /// Sharing mode, as configured.
     pub kind: SlotKind,
     /// Number of SMs; where `None`, percentages are used as they are given.

@@ -9,27 +9,42 @@ use rustix::fs::{
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::numa;
+
 /// Size of a huge page, in bytes. Elsewhere than on processors with this size none is made.
 const HUGE: u64 = 2 << 20;
 /// Size of the parts in which they are requested, in bytes: once the kernel has none for one, the rest is made of small pages.
 const PART: u64 = 32 * HUGE;
 
-/// Creates a memory file of this size, in bytes, which cannot change its size, and whose pages are there: huge ones as far as the kernel has any
-/// (Linux 6.1), which take it a third of the time. They count for the calling process.
+/// Host memory in a file.
+#[derive(Debug)]
+pub struct HostMemory {
+    /// Memory file, which cannot change its size.
+    pub file: OwnedFd,
+    /// Why its pages may be on any NUMA node although some are preferred: the kernel has no such nodes, or does not permit to place memory.
+    pub unplaced: Option<io::Error>,
+}
+
+/// Creates a memory file of this size, in bytes, whose pages are there: huge ones as far as the kernel has any (Linux 6.1), which take it a third of
+/// the time, and on the NUMA nodes `nodes` as long as these have memory left. They count for the calling process. Without `nodes` the kernel chooses.
 ///
 /// # Errors
 /// Returns an error when file descriptors or memory are exhausted, or the kernel has no memory files.
-pub fn host_memory(bytes: u64) -> io::Result<OwnedFd> {
+pub fn host_memory(bytes: u64, nodes: &[u32]) -> io::Result<HostMemory> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("weir-host-memory", flags)?;
     ftruncate(&file, bytes)?;
+    let unplaced = match nodes {
+        [] => None,
+        nodes => numa::prefer(file.as_fd(), bytes, nodes).err(),
+    };
     let (mut begin, end) = (0, bytes / HUGE * HUGE);
     while begin < end && make_huge(file.as_fd(), begin, PART.min(end - begin)) {
         begin += PART;
     }
     fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(file)
+    Ok(HostMemory { file, unplaced })
 }
 
 /// Makes huge pages for a range of a file, and returns whether there may be more. The range begins and ends at multiples of [`HUGE`].
@@ -114,7 +129,8 @@ mod tests {
     #[test]
     fn all_pages_of_a_file_are_there_whatever_its_size() {
         for bytes in [4_096, HUGE - 4_096, HUGE, 5 * HUGE + 8_192, PART + 3 * HUGE] {
-            let file = host_memory(bytes).unwrap();
+            let HostMemory { file, unplaced } = host_memory(bytes, &[]).unwrap();
+            assert!(unplaced.is_none());
             let status = fstat(&file).unwrap();
             assert_eq!(u64::try_from(status.st_size).unwrap(), bytes);
             // In units of 512 bytes.

@@ -20,8 +20,9 @@ use rustix::fs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 mod host_memory;
+mod numa;
 
-pub use host_memory::host_memory;
+pub use host_memory::{HostMemory, host_memory};
 
 mod sealed {
     pub trait Contents: Sync {

@@ -102,6 +102,8 @@ pub(crate) struct Gpu {
     pub(crate) capability: Option<(u32, u32)>,
     /// Number of the first GPU which shares its path to the host's memory: its own, unless one before it is behind the same PCIe switch.
     pub(crate) host_path: u32,
+    /// NUMA nodes that are nearest to it, ascending; empty where NVML reports none.
+    pub(crate) numa_nodes: Vec<u32>,
     /// Whether MIG is on: only the instances are slots.
     pub(crate) is_mig: bool,
     pub(crate) instances: Vec<Instance>,

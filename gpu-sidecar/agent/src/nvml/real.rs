@@ -1,5 +1,6 @@
 //! [`Nvml`] on the library itself, through the crate `nvml-wrapper`.
 
+use std::ffi::c_ulong;
 use std::path::Path;
 
 use nvml_wrapper::Device;
@@ -101,10 +102,28 @@ impl Library {
             product: device.name()?,
             capability,
             host_path: self.host_path(number, &device),
+            numa_nodes: numa_nodes(&device)?,
             is_mig,
             instances,
         })
     }
+}
+
+/// Returns the NUMA nodes that are nearest to a GPU, ascending. A driver that does not report them knows none.
+fn numa_nodes(device: &Device<'_>) -> Result<Vec<u32>, NvmlError> {
+    /// Words of the set of nodes, for 1,024 of them.
+    const WORDS: usize = 16;
+    /// `NVML_AFFINITY_SCOPE_NODE`: the nodes nearest to the GPU, not those of its whole socket.
+    const NEAREST: u32 = 0;
+    let set = match device.memory_affinity(WORDS, NEAREST) {
+        Ok(set) => set,
+        Err(error) => lost_or(error)?.unwrap_or_default(),
+    };
+    let nodes = (0..).zip(set).flat_map(|(at, word)| {
+        let bits = (0..c_ulong::BITS).filter(move |bit| word >> bit & 1 == 1);
+        bits.map(move |bit| at * c_ulong::BITS + bit)
+    });
+    Ok(nodes.collect())
 }
 
 /// Returns whether two GPUs whose nearest common ancestor is of this level share what connects them to the host: a board or PCIe switches.

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Once;
 
 use agent_core::{Facts, NewPages, Order, Peer, Pod};
 use agent_pages::Page;
@@ -24,6 +25,9 @@ const SEND_SPAN: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
 };
+
+/// Whether it was reported that host memory cannot be placed.
+static UNPLACED: Once = Once::new();
 
 /// Input and output of one process, from its connection until it is forgotten.
 #[derive(Debug)]
@@ -180,13 +184,14 @@ impl Connection {
         &self,
         bytes: u64,
         is_pinned: bool,
+        nodes: Vec<u32>,
         failed: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let socket = socket.try_clone()?;
         let (pid, version) = (self.pid, self.version.get());
         let body = move || {
-            if let Err(error) = window(&socket, version, bytes, is_pinned) {
+            if let Err(error) = window(&socket, version, bytes, is_pinned, &nodes) {
                 tracing::warn!(pid, bytes, %error, "cannot give a process host memory");
                 failed();
             }
@@ -235,8 +240,20 @@ pub(super) fn receive<Message>(
 }
 
 /// Creates host memory, whose pages are there, and sends it.
-fn window(socket: &OwnedFd, version: u8, bytes: u64, is_pinned: bool) -> io::Result<()> {
-    let file = agent_pages::host_memory(bytes)?;
+fn window(
+    socket: &OwnedFd,
+    version: u8,
+    bytes: u64,
+    is_pinned: bool,
+    nodes: &[u32],
+) -> io::Result<()> {
+    let agent_pages::HostMemory { file, unplaced } = agent_pages::host_memory(bytes, nodes)?;
+    if let Some(error) = unplaced {
+        // What is so for one is so for all.
+        UNPLACED.call_once(|| {
+            tracing::warn!(?nodes, %error, "cannot place host memory on the NUMA nodes of a GPU: copies may be slower");
+        });
+    }
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

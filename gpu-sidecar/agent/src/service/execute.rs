@@ -91,6 +91,7 @@ impl Driver {
                 process,
                 bytes,
                 is_pinned,
+                nodes,
             } => {
                 let Some(connection) = self.connections.get(&process) else {
                     return;
@@ -101,7 +102,7 @@ impl Driver {
                     is_pinned,
                 };
                 let failed = self.later.reporter(event.clone());
-                if let Err(error) = connection.send_window(bytes, is_pinned, failed) {
+                if let Err(error) = connection.send_window(bytes, is_pinned, nodes, failed) {
                     let pid = connection.pid();
                     tracing::warn!(pid, bytes, %error, "cannot give a process host memory");
                     self.follow_ups.push_back(event);

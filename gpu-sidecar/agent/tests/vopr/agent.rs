@@ -236,6 +236,7 @@ impl World {
                 process,
                 bytes,
                 is_pinned,
+                ..
             } => {
                 let is_unsent =
                     self.plan.has(Fault::Unsent) && !self.is_healing && self.random.below(3) == 0;

@@ -158,6 +158,7 @@ fn slot(at: usize) -> Slot {
         seats: 48,
         context_residue: None,
         host_path: key / 2,
+        numa_nodes: Vec::new(),
         models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/pipe")),
         mig: None,

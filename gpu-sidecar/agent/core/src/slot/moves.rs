@@ -496,6 +496,12 @@ impl SlotState {
         self.record(cx, kind, key, text);
     }
 
+    /// Returns the NUMA nodes that are nearest to the slot's GPU.
+    fn numa_nodes(&self) -> Vec<u32> {
+        let slot = self.device.as_ref().map(|device| &device.slot);
+        slot.map_or_else(Vec::new, |slot| slot.numa_nodes.clone())
+    }
+
     /// Handles a request for host memory: gives the process a window if its pod may move and the node has room.
     pub(super) fn windows_wanted(&mut self, cx: &mut Context<'_>, id: ProcessId, bytes: u64) {
         let Some(process) = self.processes.get(&id) else {
@@ -504,6 +510,7 @@ impl SlotState {
         let key = process.pod();
         // All processes of a pod together get no more than they can have on the device, and as much again for what is lost on its way.
         let (held_by_others, given) = self.windows_of(key, id);
+        let nodes = self.numa_nodes();
         let Some(member) = self.member(id) else {
             return;
         };
@@ -533,6 +540,7 @@ impl SlotState {
             process: id,
             bytes,
             is_pinned,
+            nodes,
         });
         // An eviction may have been refused for want of it.
         cx.leases.policy.hasten(Time(cx.now), id_of(key));

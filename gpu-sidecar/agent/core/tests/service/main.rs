@@ -80,6 +80,7 @@ fn slot(kind: SlotKind) -> Slot {
         seats: 48,
         context_residue: None,
         host_path: 0,
+        numa_nodes: Vec::new(),
         models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/0/pipe")),
         mig: None,

@@ -7,6 +7,7 @@ impl Node {
                 process: to,
                 bytes,
                 is_pinned,
+                ..
             } if *to == process => Some((bytes / MIB, *is_pinned)),
             _ => None,
         });
@@ -156,4 +157,27 @@ fn host_memory_is_given_within_the_nodes_budget_and_returned_at_the_end() {
     node.on(Event::Ended(two));
     wants(&mut node, one, 80);
     assert_eq!(node.windows(one).len(), 2);
+}
+
+#[test]
+fn windows_are_made_on_the_nodes_of_the_gpu() {
+    let mut node = Node::new(&[]);
+    node.agent = LocalAgent::new(Settings::default()).with_memory(MEMORY);
+    let near = Slot {
+        numa_nodes: vec![1, 2],
+        ..slot(SlotKind::Mps)
+    };
+    node.on(Event::SlotAdded(Arc::new(near)));
+    node.mps(true);
+    node.on(Event::PodAdded {
+        pod: Arc::new(unlimited(0)),
+        survivors: Vec::new(),
+    });
+    let process = node.attached(1);
+    node.send(process, FromProcess::WindowsWanted { bytes: MIB });
+    let sent = node.actions.iter().find_map(|action| match action {
+        Action::SendWindow { nodes, .. } => Some(nodes.clone()),
+        _ => None,
+    });
+    assert_eq!(sent, Some(vec![1, 2]));
 }
