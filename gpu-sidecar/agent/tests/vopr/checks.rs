@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use agent_core::{AgentFigures, Order, PodFigures, PodKey, SlotKind};
 use policy::tokens::ProcessId;
@@ -243,8 +244,13 @@ impl World {
 
     /// Notes which pods of a slot could compute when the agent learnt that it is lost: no other gets a token there.
     pub(crate) fn note_loss(&mut self, slot: usize) {
-        let open = self.processes.iter();
-        let open = open.filter(|own| own.slot == slot && own.orders().gate.is_open());
+        // One which was ordered to leave may compute its hashes, for which it asks later.
+        let is_moving = |own: &Process| {
+            let seq = own.orders().order_seq.load(Ordering::Relaxed);
+            own.facts().done_seq.load(Ordering::Relaxed) != seq
+        };
+        let open = self.processes.iter().filter(|own| own.slot == slot);
+        let open = open.filter(|own| own.orders().gate.is_open() || is_moving(own));
         let mut pods: BTreeSet<usize> = open.map(|own| own.pod).collect();
         pods.extend(self.checks.leased.get(&slot));
         self.checks.at_loss.insert(slot, pods);
