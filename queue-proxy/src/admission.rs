@@ -133,7 +133,7 @@ pub(crate) struct Permit {
     may_have_failed: bool,
     /// Whether its connection was upgraded, so that it holds no lease.
     is_upgraded: bool,
-    /// Expected time of the load if the model was on its way when it started, so that its execution time is not that of others.
+    /// Expected time that was left of the load if the model was on its way when it started, so that its execution time is not that of others.
     load: Option<Span>,
 }
 
@@ -403,8 +403,9 @@ impl State {
     fn observe(&mut self, permit: &Permit, execution: Span) {
         let execution = match (permit.load, self.is_profiled) {
             (Some(_), true) => return,
-            // Some of it was beside the load: so much at least, until one is known whose model was there.
-            (Some(load), false) => Span(execution.0.saturating_sub(load.0).max(execution.0 / 8)),
+            // It computed after what was left of the load, or beside it as far as the model was there: until one is known whose model was there it counts as
+            // what was after the load, or a quarter of it if that is more.
+            (Some(load), false) => Span(execution.0.saturating_sub(load.0).max(execution.0 / 4)),
             (None, false) => {
                 self.profile = new_profile();
                 self.is_profiled = true;
@@ -415,9 +416,9 @@ impl State {
         self.profile.observe(permit.class, execution);
     }
 
-    /// Returns the expected time of the load that a request which starts now computes beside.
-    fn load(&self) -> Option<Span> {
-        self.lease.as_ref().and_then(Lease::load_beside)
+    /// Returns the expected time for which the load of its model goes on beside a request which starts now.
+    fn load(&self, now: Time) -> Option<Span> {
+        self.lease.as_ref()?.load_beside(now)
     }
 
     /// Returns whether the agent may have to learn of a change.

@@ -152,9 +152,12 @@ impl Lease {
         self.load
     }
 
-    /// Returns the expected time of the load that a request which starts now computes beside, zero if that is not known; `None` if its model is there.
-    pub(crate) fn load_beside(&self) -> Option<Span> {
-        self.is_model_away().then_some(self.expected_load)
+    /// Returns the expected time for which the load of its model goes on beside a request which starts now, zero if that is not known; `None` if its model is
+    /// there.
+    pub(crate) fn load_beside(&self, now: Time) -> Option<Span> {
+        let begun = self.loaded.map_or(now, |load| load.begun);
+        let left = self.expected_load.0.saturating_sub(now.since(begun).0);
+        self.is_model_away().then_some(Span(left))
     }
 
     /// Returns whether the model is in host memory.
@@ -521,20 +524,34 @@ mod tests {
     }
 
     #[test]
-    fn the_load_beside_a_request_is_what_the_agent_expected_before_it_began() {
+    fn the_load_beside_a_request_is_what_is_left_of_what_the_agent_expected_before_it_began() {
         let mut lease = Lease::default();
         let state = |residency, load| ToQueue::State { residency, load };
-        assert_eq!(lease.load_beside(), None);
+        assert_eq!(lease.load_beside(Time(1)), None);
         lease.receive(Time(1), &state(Residency::Host, 150), Time);
         // The turn has come, and other models leave for it first.
         lease.receive(Time(2), &state(Residency::Host, 0), Time);
         lease.receive(Time(3), &ToQueue::Lease { epoch: 1 }, Time);
         assert_eq!(
-            (lease.load(), lease.load_beside()),
+            (lease.load(), lease.load_beside(Time(3))),
             (Span::ZERO, Some(Span(150)))
         );
         lease.receive(Time(4), &state(Residency::Resident, 0), Time);
-        assert_eq!(lease.load_beside(), None);
+        assert_eq!(lease.load_beside(Time(4)), None);
+        // Another time it has begun long before the lease.
+        lease.receive(Time(5), &ToQueue::Recall { epoch: 1 }, Time);
+        lease.receive(Time(6), &state(Residency::Host, 150), Time);
+        let load = ToQueue::Spent {
+            seq: 1,
+            begun: 10,
+            load: 100,
+            source: LoadSource::Host,
+        };
+        lease.receive(Time(110), &load, Time);
+        lease.receive(Time(110), &ToQueue::Lease { epoch: 2 }, Time);
+        for (now, left) in [(110, 50), (150, 10), (170, 0)] {
+            assert_eq!(lease.load_beside(Time(now)), Some(Span(left)));
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Acquire {
         match outcome {
             gate::Admission::Dispatch(reason) => {
                 state.dispatches[reason as usize] += 1;
-                let (is_due, load) = (state.is_message_due(), state.load());
+                let (is_due, load) = (state.is_message_due(), state.load(now));
                 // One that is back from a sibling may have waited before.
                 let lease = state.lease.as_ref().filter(|_| is_back);
                 let spent = lease.and_then(|lease| lease.spent(self.claim.arrival, now));
@@ -121,7 +121,7 @@ impl Future for Acquire {
             Outcome::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
             Outcome::Granted(spent) => {
                 let now = admission.clock.now();
-                let load = state.load();
+                let load = state.load(now);
                 drop(state);
                 let permit = self.permit(now, spent, load);
                 Poll::Ready(Ok(Admitted::Start(permit)))

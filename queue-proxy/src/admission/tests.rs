@@ -64,7 +64,7 @@ async fn the_most_urgent_starts_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_beside_a_load_stands_for_its_execution_less_the_load_until_one_ran_without() {
+async fn a_request_beside_a_load_stands_for_what_was_after_it_until_one_ran_without() {
     let (gate, clock) = admission(1, Order::Arrival, Late::Serve);
     let started = Arc::clone(&gate).acquire(claim(clock, 1_000)).await;
     let Ok(Admitted::Start(mut permit)) = started else {
@@ -77,7 +77,7 @@ async fn a_request_beside_a_load_stands_for_its_execution_less_the_load_until_on
         state.observe(&permit, execution);
         state.profile.estimate(ClassId(0))
     };
-    assert_eq!(observed(Some(ms(150)), ms(210)), ms(60));
+    assert_eq!(observed(Some(ms(60)), ms(210)), ms(150));
     assert_eq!(observed(None, ms(40)), ms(40));
     // It is known now.
     assert_eq!(observed(Some(ms(150)), ms(210)), ms(40));
