@@ -243,7 +243,7 @@ impl World {
         let (deadline, may_move) = process.waiting.first().copied().unwrap_or((0, false));
         let demand = Demand {
             deadline: Time(deadline),
-            estimate: Span::from_millis(4),
+            estimate: Span::from_millis(1 + self.random.below(40)),
             waiting: u32::try_from(waiting).unwrap(),
             may_move,
         };

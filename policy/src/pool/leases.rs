@@ -67,6 +67,7 @@
 
 mod ahead;
 mod assign;
+mod deferred;
 mod demand;
 mod drain;
 mod evict;
@@ -167,6 +168,8 @@ pub struct Settings {
     pub loads_at_once: bool,
     /// Whether models of waiting heads return while others compute ([`crate::pool::ahead`]).
     pub loads_ahead: bool,
+    /// Whether others compute on a slot while a model returns there that takes longer than its request needs; only with `loads_ahead`.
+    pub begins_late: bool,
     /// Whether a function whose lease was recalled for a head yields the slot to a late head if all that waits of it can still be in time.
     pub yields: bool,
 }
@@ -182,6 +185,7 @@ impl Default for Settings {
             streams: false,
             loads_at_once: false,
             loads_ahead: true,
+            begins_late: true,
             yields: true,
         }
     }
@@ -367,6 +371,8 @@ struct Holder {
     drains_since: Option<Time>,
     /// Time since which its model returns while it computes already.
     restores_since: Option<Time>,
+    /// Deadline of the head for which it has got the lease; [`Time::ZERO`] if there was none.
+    deadline: Time,
     /// Whether its queue has nothing while a forwarded request is still waited for.
     is_idle_later: bool,
     /// Time until which a forwarded request is waited for, and the instance that forwards it.
@@ -444,6 +450,7 @@ pub struct Leases {
     streams: bool,
     loads_at_once: bool,
     loads_ahead: bool,
+    begins_late: bool,
     yields: bool,
     /// Heads that no slot can serve at present, which have left the queue so that others are next.
     held: Vec<(InstanceId, Head)>,
@@ -474,6 +481,7 @@ impl Leases {
             streams: settings.streams,
             loads_at_once: settings.loads_at_once,
             loads_ahead: settings.loads_ahead,
+            begins_late: settings.begins_late && settings.loads_ahead,
             yields: settings.yields,
             held: Vec::new(),
             lost: 0,
@@ -668,6 +676,7 @@ impl Leases {
         self.now = self.now.max(now);
         self.wake = None;
         self.end_waits();
+        self.end_promises();
         loop {
             self.answer_claims(actions);
             for slot in (0..self.slots.len()).map(slot_id) {
@@ -677,7 +686,9 @@ impl Leases {
                 break;
             }
         }
-        self.recall(actions);
+        let returns = self.returns_now();
+        self.recall(&returns, actions);
+        self.wake_for_deferred(&returns);
         self.release_held();
         self.load_ahead(actions);
     }

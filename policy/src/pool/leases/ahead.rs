@@ -10,6 +10,9 @@ use crate::pool::ahead::{self, Candidate};
 pub(super) struct Ahead {
     pub(super) instance: InstanceId,
     pub(super) stage: Stage,
+    /// Time from which its head may have the slot, which was next there when the model began to return: the model leaves for no other before that head is
+    /// served. `None`: nothing is promised.
+    pub(super) promised: Option<Time>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +115,7 @@ impl Leases {
 
     /// Returns whether the model of an instance may be loaded ahead on its slot, which is to be in the bit set `open`: the data of all that are there may be
     /// beside its own.
-    fn can_come_ahead(&self, id: InstanceId, open: u64) -> bool {
+    pub(super) fn can_come_ahead(&self, id: InstanceId, open: u64) -> bool {
         let Some(entry) = self.instances.get(&id) else {
             return false;
         };
@@ -184,6 +187,7 @@ impl Leases {
         self.at_mut(slot).ahead = Some(Ahead {
             instance,
             stage: Stage::Leaving,
+            promised: None,
         });
         let stays = self.at(slot).turn.map(|turn| turn.instance);
         self.evict_sealed(slot, stays, actions);
@@ -192,7 +196,10 @@ impl Leases {
 
     /// Carries out the next step of the load ahead on a slot.
     fn step_ahead(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
-        let Some(Ahead { instance, stage }) = self.at(slot).ahead else {
+        let Some(Ahead {
+            instance, stage, ..
+        }) = self.at(slot).ahead
+        else {
             return;
         };
         let Some(entry) = self.instances.get(&instance) else {
@@ -225,19 +232,50 @@ impl Leases {
                 let holds = |own: super::Holder| own.instance == instance;
                 let is_over = self.at(slot).holder.is_some_and(holds);
                 if !is_wanted || !is_there || is_over || self.at(slot).leaves(instance) {
-                    self.at_mut(slot).ahead = None;
-                    self.pool.forget_ahead(slot);
+                    self.forget_ahead(slot);
                 }
             }
         }
     }
 
+    /// Forgets that a model was loaded ahead which is there.
+    fn forget_ahead(&mut self, slot: SlotId) {
+        self.end_promise(slot);
+        self.at_mut(slot).ahead = None;
+        self.pool.forget_ahead(slot);
+    }
+
+    /// Lets the model that was loaded ahead on a slot leave for others once it is there, whether its head is served or not.
+    pub(super) fn end_promise(&mut self, slot: SlotId) {
+        let Some(ahead) = &mut self.at_mut(slot).ahead else {
+            return;
+        };
+        let was_promised = ahead.promised.take().is_some();
+        let Ahead {
+            instance, stage, ..
+        } = *ahead;
+        if was_promised
+            && stage == Stage::There
+            && let Some(entry) = self.instances.get(&instance)
+        {
+            let about = entry.about;
+            self.pool.set_pinned(about.function, slot, !about.may_leave);
+        }
+    }
+
     /// Orders a model to return while another instance computes.
-    fn move_ahead(&mut self, slot: SlotId, instance: InstanceId, actions: &mut Vec<Action>) {
+    pub(super) fn move_ahead(
+        &mut self,
+        slot: SlotId,
+        instance: InstanceId,
+        actions: &mut Vec<Action>,
+    ) {
+        self.forget_ahead(slot);
         let since = self.now;
         self.at_mut(slot).ahead = Some(Ahead {
             instance,
             stage: Stage::Moving { since },
+            promised: None,
         });
         self.order_return(instance, actions);
     }
@@ -259,7 +297,6 @@ impl Leases {
         {
             return;
         }
-        self.pool.forget_ahead(slot);
         self.move_ahead(slot, id, actions);
     }
 
@@ -269,15 +306,18 @@ impl Leases {
             Ahead {
                 instance,
                 stage: Stage::Moving { since },
+                ..
             } if instance == id => Some(since),
             _ => None,
         }
     }
 
-    /// Returns the slots to which a model is on its way beside whose data a function's must not be, as a bit set.
+    /// Returns the slots to which a model is on its way, or is there for a head that is served first, beside whose data a function's must not be, as a bit set.
     pub(super) fn strange_ahead(&self, function: FunctionId) -> u64 {
         let moving = self.slots.iter().filter_map(|at| at.ahead);
-        let moving = moving.filter(|ahead| matches!(ahead.stage, Stage::Moving { .. }));
+        let moving = moving.filter(|ahead| {
+            ahead.promised.is_some() || matches!(ahead.stage, Stage::Moving { .. })
+        });
         moving.fold(0, |set, ahead| {
             let Some(other) = self.instances.get(&ahead.instance) else {
                 return set;
@@ -299,8 +339,7 @@ impl Leases {
         if let Stage::Moving { .. } = ahead.stage {
             return;
         }
-        self.at_mut(slot).ahead = None;
-        self.pool.forget_ahead(slot);
+        self.forget_ahead(slot);
         if ahead.stage == Stage::Leaving {
             let is_there = self
                 .instances
@@ -328,11 +367,11 @@ impl Leases {
                 self.fail_turn(slot);
             }
         }
-        let stage = Stage::There;
-        self.at_mut(slot).ahead = is_there.then_some(Ahead {
-            instance: id,
-            stage,
-        });
+        let at = self.at_mut(slot);
+        at.ahead = at.ahead.filter(|_| is_there);
+        if let Some(ahead) = &mut at.ahead {
+            ahead.stage = Stage::There;
+        }
         self.set_sealed(id, false);
         self.end_in_pool(slot, id, is_there);
     }
@@ -355,6 +394,9 @@ impl Leases {
         if is_there {
             let _there = self.pool.set_resident(about.function, slot, bytes);
         }
-        self.pool.loaded_ahead(slot, is_there, !about.may_leave);
+        let ahead = self.at(slot).ahead;
+        let is_promised = ahead.is_some_and(|ahead| ahead.promised.is_some());
+        let stays = is_promised || !about.may_leave;
+        self.pool.loaded_ahead(slot, is_there, stays);
     }
 }

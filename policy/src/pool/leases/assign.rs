@@ -38,7 +38,8 @@ impl Leases {
             slot.awaited = Span::ZERO;
         }
         self.look_at_yielded_again();
-        let mut is_assigned = false;
+        let mut is_assigned = self.assign_promised();
+        let mut returns = None;
         // Most events find no slot free, and most heads wait: without one none of them is looked at.
         while self.free_slots() != 0
             && let Some((head, _)) = self.queue.next(self.now)
@@ -49,6 +50,8 @@ impl Leases {
             let from = InstanceId(number);
             let among = self.slots_for(from);
             let among = self.without_yielded(&head, from, among);
+            let returns_now = returns.get_or_insert_with(|| self.returns_now());
+            let among = self.without_deferred(from, among, returns_now);
             let among = if !self.loads_at_once && self.waits_for_model(from, among) {
                 0
             } else {
@@ -56,7 +59,7 @@ impl Leases {
             };
             let assigned = among != 0 && self.assign_head(from, head.function, among);
             if assigned {
-                is_assigned = true;
+                (is_assigned, returns) = (true, None);
             } else if let Some(head) = self.queue.cancel(self.now, head.ticket) {
                 // Another of its function may have a slot.
                 self.held.push((from, head));
@@ -85,7 +88,12 @@ impl Leases {
         }
     }
 
-    fn assign_head(&mut self, from: InstanceId, function: FunctionId, among: u64) -> bool {
+    pub(super) fn assign_head(
+        &mut self,
+        from: InstanceId,
+        function: FunctionId,
+        among: u64,
+    ) -> bool {
         let Some((ticket, demand)) = self.instances.get(&from).and_then(|entry| entry.head) else {
             return false;
         };
@@ -175,7 +183,7 @@ impl Leases {
     }
 
     /// Returns the slots on which the head of an instance may run, as a bit set: its own, and those of siblings if it can forward to them.
-    fn slots_for(&self, from: InstanceId) -> u64 {
+    pub(super) fn slots_for(&self, from: InstanceId) -> u64 {
         let Some(entry) = self.instances.get(&from) else {
             return 0;
         };

@@ -310,11 +310,16 @@ impl Leases {
     /// Returns the expected execution time of an instance's requests.
     pub(super) fn execution(&self, entry: &Entry) -> Span {
         let estimate = entry.head.map_or(Span::ZERO, |(_, demand)| demand.estimate);
-        let function = self.functions.get(&entry.about.function);
-        match function {
+        self.execution_of(entry.about.function, estimate)
+    }
+
+    /// Returns the expected execution time of a function's request for which a queue has stated an estimate, or zero.
+    pub(super) fn execution_of(&self, function: FunctionId, estimate: Span) -> Span {
+        match self.functions.get(&function) {
             Some(about) if about.executions >= EXECUTIONS_MIN => about.execution,
-            Some(about) if estimate == Span::ZERO => about.execution,
-            _ => estimate,
+            // A queue which knows only requests that ran beside loads of their model states less than they take; others of the function may know.
+            Some(about) => about.execution.max(estimate),
+            None => estimate,
         }
     }
 

@@ -466,6 +466,7 @@ impl Holder {
             is_open: true,
             drains_since: None,
             restores_since: None,
+            deadline: Time::ZERO,
             is_idle_later: false,
             reserved_until: Time::ZERO,
             reserved_for: None,

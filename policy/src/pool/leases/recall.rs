@@ -1,5 +1,6 @@
 //! When a lease ends although its holder has work.
 
+use super::deferred::Return;
 use super::{Action, Holder, InstanceId, Leases, PARKED_LOOK, PARKED_MAX, SlotId};
 use crate::pool::FunctionId;
 use crate::{Span, Time};
@@ -15,8 +16,8 @@ struct Waiting {
 }
 
 impl Leases {
-    /// Recalls the leases whose end has come, and computes when that of the others does.
-    pub(super) fn recall(&mut self, actions: &mut Vec<Action>) {
+    /// Recalls the leases whose end has come, and computes when that of the others does. `returns`: the models that are on their way.
+    pub(super) fn recall(&mut self, returns: &[Return], actions: &mut Vec<Action>) {
         let now = self.now;
         for slot in (0..self.slots.len()).map(super::slot_id) {
             let at = self.at(slot);
@@ -26,7 +27,7 @@ impl Leases {
             if !self.grants(slot) || at.turn.is_some() || at.queues == 0 {
                 continue;
             }
-            let waiting = self.waiting_for(slot, holder.instance);
+            let waiting = self.waiting_for(slot, holder.instance, returns);
             let is_contested = waiting.is_some_and(|waiting| waiting.has_head);
             let holder = self.contest(slot, holder, is_contested);
             let Some(waiting) = waiting else {
@@ -114,7 +115,7 @@ impl Leases {
     }
 
     /// Returns what waits for a slot, besides its holder; `None` if nothing does.
-    fn waiting_for(&self, slot: SlotId, holder: InstanceId) -> Option<Waiting> {
+    fn waiting_for(&self, slot: SlotId, holder: InstanceId, returns: &[Return]) -> Option<Waiting> {
         let mut waiting = Waiting {
             latest_start: Time::NEVER,
             has_head: false,
@@ -129,6 +130,7 @@ impl Leases {
             }
             if let Some((_, demand)) = entry.head
                 && self.may_run_on(entry.about.function, *id, slot)
+                && !self.is_deferred(*id, returns)
             {
                 waiting.has_head = true;
                 let latest = demand.deadline.before(self.needed(entry));
@@ -150,7 +152,7 @@ impl Leases {
     }
 
     /// Returns whether the head of an instance could run on a slot if it were free.
-    fn may_run_on(&self, function: FunctionId, from: InstanceId, slot: SlotId) -> bool {
+    pub(super) fn may_run_on(&self, function: FunctionId, from: InstanceId, slot: SlotId) -> bool {
         let Some(id) = self.instance_on(function, slot) else {
             return false;
         };

@@ -76,6 +76,7 @@ impl Rule {
             slots,
             streams,
             loads_ahead: !matches!(self, Self::Paper | Self::NothingAhead),
+            begins_late: self != Self::Paper,
             loads_at_once: matches!(self, Self::Paper | Self::RandomPlacement),
             yields: !matches!(self, Self::Paper | Self::ArrivalOrder),
         }

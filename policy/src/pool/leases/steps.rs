@@ -54,7 +54,9 @@ impl Leases {
                 self.evict_sealed(slot, Some(turn.instance), actions);
             }
             self.restore_ahead_of_turn(slot, actions);
-            self.begin_recall(slot, actions);
+            if !self.defer(slot, &turn) {
+                self.begin_recall(slot, actions);
+            }
             return self.step_recall(slot, actions);
         }
         let now = self.now;
@@ -75,6 +77,12 @@ impl Leases {
         }
         if self.is_away(turn.instance) {
             if turn.is_restoring || !self.has_room_for_turn(slot, turn.instance, actions) {
+                return;
+            }
+            if self.moves_ahead(turn.instance).is_none() && self.would_defer(slot, &turn) {
+                self.move_ahead(slot, turn.instance, actions);
+            }
+            if self.defer(slot, &turn) {
                 return;
             }
             let moves_since = self.moves_ahead(turn.instance);
@@ -289,7 +297,8 @@ impl Leases {
             ..Holder::new(id, now)
         };
         match turn.cause {
-            Cause::Head { from, .. } if from != id => {
+            Cause::Head { from, demand, .. } if from != id => {
+                next.deadline = demand.deadline;
                 next.reserved_until = now.after(FORWARDED);
                 next.reserved_for = Some(from);
                 next.is_idle_later = true;
@@ -301,7 +310,8 @@ impl Leases {
                 next.is_idle_later = true;
                 self.wake_at(now);
             }
-            Cause::Head { .. } | Cause::Parked | Cause::Gone => {}
+            Cause::Head { demand, .. } => next.deadline = demand.deadline,
+            Cause::Parked | Cause::Gone => {}
         }
         if let Some(before) = holder {
             self.charge(slot, &before);

@@ -144,11 +144,17 @@ impl Pool {
         }
     }
 
+    /// Returns the slots that share a slot's path to the host, and itself, as a bit set.
+    #[must_use]
+    pub fn on_path(&self, slot: SlotId) -> u64 {
+        let neighbours = self.topology.neighbours.get(slot.0 as usize);
+        neighbours.map_or(0, |set| set | 1 << slot.0)
+    }
+
     /// Returns whether a model is loaded over a slot's path to the host, to the slot or to one of its neighbours.
     #[must_use]
     pub fn is_path_taken(&self, slot: SlotId) -> bool {
-        let neighbours = self.topology.neighbours.get(slot.0 as usize);
-        bits(neighbours.map_or(0, |set| set | 1 << slot.0)).any(|slot| {
+        bits(self.on_path(slot)).any(|slot| {
             let at = &self.slots[slot as usize];
             let loads = |running: super::Running| running.loading == Some(super::Source::Host);
             at.ahead.is_some_and(|ahead| ahead.moves)
