@@ -583,7 +583,7 @@ fn more_requests_are_in_time_with_loads_ahead_the_more_so_the_higher_the_load() 
 
 #[test]
 fn more_requests_are_in_time_if_models_that_could_hardly_return_in_time_leave_last() {
-    for (per_second, more) in [(80, 0.003), (120, 0.007)] {
+    for (per_second, more) in [(80, 0.002), (120, 0.005)] {
         let by_class = by_class(per_second);
         let last = Case {
             eviction: Eviction::Objectives,

@@ -258,6 +258,10 @@ impl Lease {
                 self.known_head = None;
             }
             ToQueue::State { residency, load } => {
+                // A load from before the model left is not that of the next one.
+                if *residency == Residency::Host && !self.is_model_away() {
+                    self.loaded = None;
+                }
                 self.residency = Some(*residency);
                 self.load = Span(*load);
                 // Once the load has been decided on, the agent states none.

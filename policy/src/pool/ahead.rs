@@ -6,7 +6,7 @@
 //! - on the slot that is free first, of those that have no other model ahead and a path to the host on which nothing is loaded;
 //! - if models for which no request waits, and which can leave beside what computes, make the room.
 //!
-//! Nothing is promised: which request is next on a slot is decided once it is free, with the model as one that is there.
+//! Nothing is promised by that: which request is next on a slot is decided once it is free, with the model as one that is there.
 
 use super::slots::Pool;
 use super::{FunctionId, SlotId};

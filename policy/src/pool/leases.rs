@@ -21,7 +21,8 @@
 //!   contents are compared by a kernel.
 //! - The model of a head that waits returns beside what computes, into room from which sealed models have left ([`crate::pool::ahead`]). On a slot of a
 //!   class that keeps others' data away, and beside data of others, it does not.
-//! - Where models stream ([`Settings::streams`]), the lease is granted as soon as the model begins to return.
+//! - Where models stream ([`Settings::streams`]), the lease is granted as soon as the model begins to return, but one and a half executions before the load
+//!   ends if that is later ([`Settings::begins_late`]): others compute until then.
 //! - Where a device is lost the holder is recalled at once, and nothing is granted until it is back ([`Leases::set_lost`]); what waits there goes to
 //!   siblings.
 //! - An instance whose processes have failed is recalled likewise, and gets no lease until it has a new process ([`Leases::set_failed`]).
@@ -168,7 +169,7 @@ pub struct Settings {
     pub loads_at_once: bool,
     /// Whether models of waiting heads return while others compute ([`crate::pool::ahead`]).
     pub loads_ahead: bool,
-    /// Whether others compute on a slot while a model returns there that takes longer than its request needs; only with `loads_ahead`.
+    /// Whether others compute on a slot while a model returns there that takes longer than its request needs; only with `loads_ahead` and without `loads_at_once`.
     pub begins_late: bool,
     /// Whether a function whose lease was recalled for a head yields the slot to a late head if all that waits of it can still be in time.
     pub yields: bool,
@@ -288,7 +289,7 @@ pub enum Claim {
 pub struct View {
     /// Whether it holds the lease of its slot and is not recalled.
     pub is_holder: bool,
-    /// Whether the next lease of its slot is its own.
+    /// Whether the next lease of its slot is its own, or its model returns for a head which was next.
     pub has_turn: bool,
     /// Location of its model.
     pub location: Location,
@@ -481,7 +482,7 @@ impl Leases {
             streams: settings.streams,
             loads_at_once: settings.loads_at_once,
             loads_ahead: settings.loads_ahead,
-            begins_late: settings.begins_late && settings.loads_ahead,
+            begins_late: settings.begins_late && settings.loads_ahead && !settings.loads_at_once,
             yields: settings.yields,
             held: Vec::new(),
             lost: 0,
@@ -641,7 +642,7 @@ impl Leases {
         let at = &self.slots[entry.about.slot.0 as usize];
         let holder = at.holder;
         Some(View {
-            has_turn: at.turn.is_some_and(|turn| turn.instance == id),
+            has_turn: at.turn.is_some_and(|turn| turn.instance == id) || at.is_promised(id),
             is_holder: holder.is_some_and(|own| own.instance == id && own.stage == Stage::Leased),
             location: entry.location,
             bytes: entry.bytes,
@@ -735,6 +736,14 @@ impl Leases {
             }
         }
         self.evicted = evicted;
+    }
+}
+
+impl SlotLease {
+    /// Returns whether the model of an instance returns, or is there, for a head which was next.
+    fn is_promised(&self, id: InstanceId) -> bool {
+        let is_own = |ahead: ahead::Ahead| ahead.instance == id && ahead.promised.is_some();
+        self.ahead.is_some_and(is_own)
     }
 }
 

@@ -1,9 +1,12 @@
 //! Leases that begin late: others compute on a slot while a model takes long to return there.
 
-use policy::pool::leases::{Action, Claim, Demand, InstanceId, Leases, Settings};
+use policy::pool::SlotId;
+use policy::pool::leases::{
+    Action, Claim, Class, Demand, Instance, InstanceId, Leases, Location, Settings,
+};
 use policy::{Span, Time};
 
-use super::{MS, ONE, OTHER, SLOT, decide, demand, evict, head, leases, resident};
+use super::{MS, ONE, OTHER, SLOT, decide, demand, evict, head, instance, leases, resident};
 
 const THIRD: InstanceId = InstanceId(2);
 /// Bytes that are expected to load in 1 ms.
@@ -70,7 +73,7 @@ fn a_lease_begins_one_and_a_half_executions_before_the_end_of_a_load_that_is_str
 }
 
 #[test]
-fn what_a_queue_estimates_decides_once_when_a_lease_begins() {
+fn estimates_of_a_queue_decide_once_when_a_lease_begins() {
     let mut leases = slot(true, 0);
     // Few requests have computed, which counts only where nothing is estimated.
     leases.executed(ONE, Span::from_millis(1));
@@ -248,15 +251,78 @@ fn a_load_that_could_make_another_request_late_waits_for_its_model() {
 }
 
 #[test]
-fn a_load_waits_for_no_model_whose_request_is_late_anyway() {
-    let mut leases = slot(false, 45);
-    let late = Demand {
-        deadline: Time(110 * MS),
-        ..demand(100)
-    };
-    leases.head(Time(100 * MS), ONE, late);
+fn a_load_over_the_same_path_waits_for_a_model_unless_its_request_is_late_anyway() {
+    for (deadline, begins) in [(180, false), (110, true)] {
+        let mut leases = slot(false, 0);
+        let (beside, other) = (SlotId(1), InstanceId(3));
+        leases.set_slot(beside, 100 * OF_MS);
+        leases.set_usable(beside, true);
+        for slot in [SLOT, beside] {
+            leases.set_host_path(slot, 0);
+        }
+        leases.add(Time(0), other, &instance(3, beside)).unwrap();
+        leases.connect(Time(0), other, None);
+        leases.holds(Time(0), other, 45 * OF_MS);
+        leases.located(Time(0), other, Location::Host);
+        let first = Demand {
+            deadline: Time(deadline * MS),
+            ..demand(100)
+        };
+        leases.head(Time(100 * MS), ONE, first);
+        assert_eq!(decide(&mut leases, 100), [Action::Restore(ONE)]);
+        head(&mut leases, 105, other);
+        let actions = decide(&mut leases, 105);
+        assert_eq!(actions == [Action::Restore(other)], begins, "{actions:?}");
+    }
+}
+
+#[test]
+fn work_that_would_not_be_over_in_time_does_not_take_a_slot_to_which_a_model_returns() {
+    for (estimate, begins) in [(69, true), (71, false)] {
+        let mut leases = slot(false, 0);
+        head(&mut leases, 100, ONE);
+        assert_eq!(decide(&mut leases, 100), [Action::Restore(ONE)]);
+        let long = Demand {
+            estimate: Span::from_millis(estimate),
+            deadline: Time(500 * MS),
+            ..demand(105)
+        };
+        leases.head(Time(105 * MS), OTHER, long);
+        let actions = decide(&mut leases, 105);
+        assert_eq!(actions == granted(OTHER), begins, "{actions:?}");
+    }
+    // Nor does what runs without a request.
+    let mut leases = slot(false, 0);
+    head(&mut leases, 100, ONE);
     assert_eq!(decide(&mut leases, 100), [Action::Restore(ONE)]);
-    head(&mut leases, 105, THIRD);
-    let actions = decide(&mut leases, 105);
-    assert!(!actions.is_empty());
+    leases.park(Time(105 * MS), OTHER, Time(400 * MS));
+    assert_eq!(decide(&mut leases, 105), []);
+}
+
+#[test]
+fn the_queue_of_a_model_that_returns_for_its_head_has_the_next_turn() {
+    let mut leases = slot(false, 0);
+    head(&mut leases, 100, ONE);
+    assert_eq!(decide(&mut leases, 100), [Action::Restore(ONE)]);
+    assert!(leases.view(ONE).unwrap().has_turn);
+}
+
+#[test]
+fn a_lease_begins_with_the_load_on_a_slot_that_no_other_may_use() {
+    let mut leases = Leases::new(Settings::default());
+    leases.set_slot(SLOT, 100 * OF_MS);
+    leases.set_usable(SLOT, true);
+    let strict = Instance {
+        class: Class::Strict,
+        ..instance(0, SLOT)
+    };
+    leases.add(Time(0), ONE, &strict).unwrap();
+    leases.add(Time(0), OTHER, &instance(1, SLOT)).unwrap();
+    leases.connect(Time(0), ONE, None);
+    leases.holds(Time(0), ONE, 40 * OF_MS);
+    leases.located(Time(0), ONE, Location::Host);
+    head(&mut leases, 100, ONE);
+    assert_eq!(decide(&mut leases, 100), [Action::Restore(ONE)]);
+    leases.restored(Time(120 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 120), granted(ONE));
 }

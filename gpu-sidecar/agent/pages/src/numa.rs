@@ -1,6 +1,6 @@
 //! NUMA nodes on which the kernel makes the pages of a file.
 
-use std::ffi::{c_int, c_ulong};
+use std::ffi::c_ulong;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -10,7 +10,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// Number of nodes that the kernel knows at most (`CONFIG_NODES_SHIFT` of 10).
 const NODES_MAX: usize = 1_024;
 /// Mode of `mbind`: on any of these nodes, else on others (`MPOL_PREFERRED_MANY` of `linux/mempolicy.h`, Linux 5.15).
-const PREFERRED_MANY: c_int = 5;
+const PREFERRED_MANY: c_ulong = 5;
+/// Mode of `mbind`: on this node, else on others (`MPOL_PREFERRED`).
+const PREFERRED: c_ulong = 1;
 const WORD: usize = c_ulong::BITS as usize;
 /// A set of nodes, in the kernel's form.
 type Nodes = [c_ulong; NODES_MAX / WORD];
@@ -27,7 +29,7 @@ pub(crate) fn prefer(file: BorrowedFd<'_>, bytes: u64, nodes: &[u32]) -> io::Res
     match many {
         // Before Linux 5.15 there was one.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            mapping.set_policy(libc::MPOL_PREFERRED, &set_of(&nodes[..nodes.len().min(1)])?)
+            mapping.set_policy(PREFERRED, &set_of(&nodes[..nodes.len().min(1)])?)
         }
         set => set,
     }
@@ -60,7 +62,7 @@ impl Mapping {
         Ok(Self { at, bytes })
     }
 
-    fn set_policy(&self, mode: c_int, nodes: &Nodes) -> io::Result<()> {
+    fn set_policy(&self, mode: c_ulong, nodes: &Nodes) -> io::Result<()> {
         let flags: c_ulong = 0;
         // The kernel reads one bit less than stated.
         let bits = NODES_MAX + 1;
@@ -85,6 +87,7 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_int;
     use std::os::fd::AsFd as _;
 
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -96,7 +99,7 @@ mod tests {
     const OF_ADDRESS: c_ulong = 2;
 
     /// Returns the policy of a mapping and its set of nodes, as the kernel states them.
-    fn policy(mapping: &Mapping) -> io::Result<(c_int, Nodes)> {
+    fn policy(mapping: &Mapping) -> io::Result<(c_ulong, Nodes)> {
         let (mut mode, mut nodes): (c_int, Nodes) = (0, [0; NODES_MAX / WORD]);
         let (bits, of_address): (usize, c_ulong) = (NODES_MAX, OF_ADDRESS);
         let at = mapping.at.as_ptr();
@@ -112,7 +115,7 @@ mod tests {
             )
         };
         match done {
-            0 => Ok((mode, nodes)),
+            0 => Ok((c_ulong::try_from(mode).unwrap(), nodes)),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -126,15 +129,12 @@ mod tests {
         match set {
             Ok(()) => {
                 let (mode, nodes) = seen.unwrap();
-                assert!(
-                    [PREFERRED_MANY, libc::MPOL_PREFERRED].contains(&mode),
-                    "{mode}"
-                );
+                assert!([PREFERRED_MANY, PREFERRED].contains(&mode), "{mode}");
                 assert_eq!((nodes[0], nodes[1]), (1, 0));
             }
-            // A kernel without NUMA, or a container which may not place memory.
+            // A kernel without NUMA, or a container which may not place memory, or not on this node.
             Err(error) => {
-                let known = [libc::ENOSYS, libc::EPERM];
+                let known = [libc::ENOSYS, libc::EPERM, libc::EINVAL];
                 assert!(
                     error
                         .raw_os_error()
@@ -149,7 +149,7 @@ mod tests {
     fn nodes_that_no_kernel_has_are_refused() {
         let file = memfd_create("weir-numa", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, BYTES).unwrap();
-        for node in [NODES_MAX as u32, u32::MAX] {
+        for node in [u32::try_from(NODES_MAX).unwrap(), u32::MAX] {
             let error = prefer(file.as_fd(), BYTES, &[node]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use agent_core::{AgentFigures, Order, PodFigures, PodKey, SlotKind};
 use policy::tokens::ProcessId;
 use preload_state::silence::page_of;
+use protocol::page::Residency;
 use protocol::queue::ToQueue;
 
 use crate::gpu::Ended;
@@ -245,12 +246,14 @@ impl World {
     /// Notes which pods of a slot could compute when the agent learnt that it is lost: no other gets a token there.
     pub(crate) fn note_loss(&mut self, slot: usize) {
         // One which was ordered to leave may compute its hashes, for which it asks later.
-        let is_moving = |own: &Process| {
-            let seq = own.orders().order_seq.load(Ordering::Relaxed);
-            own.facts().done_seq.load(Ordering::Relaxed) != seq
+        let is_leaving = |own: &Process| {
+            let orders = own.orders();
+            let seq = orders.order_seq.load(Ordering::Relaxed);
+            orders.residency_wanted.load(Ordering::Relaxed) == Residency::Host as u32
+                && own.facts().done_seq.load(Ordering::Relaxed) != seq
         };
         let open = self.processes.iter().filter(|own| own.slot == slot);
-        let open = open.filter(|own| own.orders().gate.is_open() || is_moving(own));
+        let open = open.filter(|own| own.orders().gate.is_open() || is_leaving(own));
         let mut pods: BTreeSet<usize> = open.map(|own| own.pod).collect();
         pods.extend(self.checks.leased.get(&slot));
         self.checks.at_loss.insert(slot, pods);

@@ -25,6 +25,13 @@ pub(super) enum Stage {
     There,
 }
 
+impl Ahead {
+    /// Returns whether no model of another instance may be loaded ahead to the slot instead: it is not there yet, or it is for a head which was next.
+    pub(super) fn is_kept_from(&self, id: InstanceId) -> bool {
+        self.stage != Stage::There || self.promised.is_some() && self.instance != id
+    }
+}
+
 impl Leases {
     /// Carries out the loads ahead that have been decided on, and decides on new ones.
     pub(super) fn load_ahead(&mut self, actions: &mut Vec<Action>) {
@@ -289,7 +296,7 @@ impl Leases {
         let id = turn.instance;
         if !self.loads_ahead
             || !at.leaves_nothing()
-            || at.ahead.is_some_and(|ahead| ahead.stage != Stage::There)
+            || at.ahead.is_some_and(|ahead| ahead.is_kept_from(id))
             || holder.instance == id
             || self.pool.moves_ahead(slot).is_some()
             || !self.is_away(id)
@@ -394,9 +401,7 @@ impl Leases {
         if is_there {
             let _there = self.pool.set_resident(about.function, slot, bytes);
         }
-        let ahead = self.at(slot).ahead;
-        let is_promised = ahead.is_some_and(|ahead| ahead.promised.is_some());
-        let stays = is_promised || !about.may_leave;
+        let stays = !about.may_leave || self.at(slot).is_promised(id);
         self.pool.loaded_ahead(slot, is_there, stays);
     }
 }

@@ -4,8 +4,8 @@ use super::{
     Cause, Entry, Function, InstanceId, Leases, PARKED_CREDIT_MAX, PARKED_SHARE, SlotId, Stage,
     Turn,
 };
-use crate::pool::FunctionId;
 use crate::pool::slots::{Decision, Evicted};
+use crate::pool::{FunctionId, queue};
 use crate::{Span, Time};
 
 /// Number of load times for which a head waits at most for a slot that has its model.
@@ -42,7 +42,7 @@ impl Leases {
         let mut returns = None;
         // Most events find no slot free, and most heads wait: without one none of them is looked at.
         while self.free_slots() != 0
-            && let Some((head, _)) = self.queue.next(self.now)
+            && let Some((head, turn)) = self.queue.next(self.now)
         {
             let Ok(number) = u32::try_from(head.request.0) else {
                 break;
@@ -51,7 +51,8 @@ impl Leases {
             let among = self.slots_for(from);
             let among = self.without_yielded(&head, from, among);
             let returns_now = returns.get_or_insert_with(|| self.returns_now());
-            let among = self.without_deferred(from, among, returns_now);
+            let is_aged = turn == queue::Turn::Aged;
+            let among = self.without_deferred(from, among, returns_now, is_aged);
             let among = if !self.loads_at_once && self.waits_for_model(from, among) {
                 0
             } else {
@@ -383,7 +384,11 @@ impl Leases {
                 let slot = entry.about.slot;
                 let may = self.may_have_turn(entry) && self.is_assignable(slot);
                 let is_free = self.pool.free_set() >> slot.0 & 1 == 1;
-                let is_due = !is_due || (deadline <= now && self.at(slot).credit > 0);
+                let is_due = match is_due {
+                    true => deadline <= now && self.at(slot).credit > 0,
+                    // A head has the slot soon.
+                    false => !self.is_promised(slot),
+                };
                 (may && is_free && is_due).then_some((deadline, *id))
             })
             .collect();

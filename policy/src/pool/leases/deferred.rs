@@ -14,14 +14,17 @@ use crate::{Span, Time};
 /// Shortest time by which a lease begins later: for less, the hand-over of the lease to another and back is not worth it.
 const LATER_MIN: Span = Span::from_millis(5);
 
-/// Model on its way to a slot.
+/// Model on its way to a slot, or there for a head which was next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Return {
     slot: SlotId,
     function: FunctionId,
     /// Time from which its head may have the slot; [`Time::ZERO`] if it is not to wait.
     starts_at: Time,
-    /// Expected end of the load.
+    /// Time by which what others compute on the slot is to end; [`Time::NEVER`] if nothing is promised.
+    free_by: Time,
+    /// Expected time of the load, and its end; zero and [`Time::NEVER`] if it is over.
+    load: Span,
     ends: Time,
     /// Deadline of the request for which it returns; [`Time::ZERO`] if there is none.
     deadline: Time,
@@ -39,13 +42,15 @@ impl Leases {
 
     fn returns_to(&self, slot: SlotId) -> impl Iterator<Item = Return> {
         let at = self.at(slot);
-        let to_return = |id: InstanceId, since: Time, starts_at: Time, deadline: Option<Time>| {
+        let to_return = |id: InstanceId, since: Time, deadline: Option<Time>| {
             let function = self.instances.get(&id)?.about.function;
             let load = self.functions.get(&function)?.load();
             Some(Return {
                 slot,
                 function,
-                starts_at,
+                starts_at: Time::ZERO,
+                free_by: Time::NEVER,
+                load,
                 ends: since.after(load).max(self.now),
                 deadline: deadline.unwrap_or(Time::ZERO),
             })
@@ -58,25 +63,36 @@ impl Leases {
             }
         };
         let ahead = at.ahead.and_then(|ahead| {
-            let Stage::Moving { since } = ahead.stage else {
-                return None;
-            };
             let id = ahead.instance;
             let deadline = of_turn(id).or_else(|| self.earliest_deadline(id));
             // Unless its lease has begun.
             let holds = at.holder.is_some_and(|holder| holder.instance == id);
             let promised = ahead.promised.filter(|_| !holds);
-            to_return(id, since, promised.unwrap_or(Time::ZERO), deadline)
+            let mut own = match ahead.stage {
+                Stage::Moving { since } => to_return(id, since, deadline)?,
+                Stage::There if promised.is_some() => Return {
+                    load: Span::ZERO,
+                    ends: Time::NEVER,
+                    ..to_return(id, self.now, deadline)?
+                },
+                Stage::There | Stage::Leaving => return None,
+            };
+            if let Some(starts_at) = promised {
+                let execution = self.execution_of(own.function, Span::ZERO);
+                own.starts_at = starts_at;
+                own.free_by = own.deadline.before(execution).max(starts_at);
+            }
+            Some(own)
         });
         let holder = at.holder.and_then(|holder| {
             let since = holder.restores_since?;
-            to_return(holder.instance, since, Time::ZERO, Some(holder.deadline))
+            to_return(holder.instance, since, Some(holder.deadline))
         });
         let turn = at.turn.and_then(|turn| {
             let id = turn.instance;
             let is_next = self.is_away(id) && self.moves_ahead(id).is_none();
             let since = turn.moves_since.unwrap_or(self.now);
-            is_next.then(|| to_return(id, since, Time::ZERO, of_turn(id)))?
+            is_next.then(|| to_return(id, since, of_turn(id)))?
         });
         [ahead, holder, turn].into_iter().flatten()
     }
@@ -110,33 +126,43 @@ impl Leases {
         (later >= LATER_MIN && starts_at > self.now).then_some(starts_at)
     }
 
-    /// Lets models that have returned for heads leave for claims, since what runs, and the slot with it, may wait for these; and once no head is left that can
-    /// run on the slot.
+    /// Lets models that have returned for heads leave for claims and for the model of the slot's holder, since what runs, and the slot with it, may wait for
+    /// these; and once no head is left that can run on the slot.
     pub(super) fn end_promises(&mut self) {
         for slot in (0..self.slots.len()).map(super::slot_id) {
             let promised = self.at(slot).ahead.filter(|ahead| ahead.promised.is_some());
             if let Some(ahead) = promised
-                && (self.has_claim(slot) || !self.has_head_for(slot, ahead.instance))
+                && (self.has_claim(slot)
+                    || self.lacks_holders_model(slot)
+                    || !self.has_head_for(slot, ahead.instance))
             {
                 self.end_promise(slot);
             }
         }
     }
 
-    /// Returns whether a head waits that can run on a slot, on which an instance of its function is.
+    /// Returns whether the model of a slot's holder is away, and is not on its way.
+    fn lacks_holders_model(&self, slot: SlotId) -> bool {
+        let holder = self.at(slot).holder.map(|holder| holder.instance);
+        holder.is_some_and(|id| self.is_away(id) && !self.returns(id))
+    }
+
+    /// Returns whether a head waits that can run on a slot, on which an instance of its function is, or has the next turn there.
     fn has_head_for(&self, slot: SlotId, id: InstanceId) -> bool {
         let Some(function) = self.instances.get(&id).map(|entry| entry.about.function) else {
             return false;
         };
         let siblings = self.functions.get(&function);
         let mut siblings = siblings.map_or(&[][..], |about| &about.instances).iter();
-        siblings.any(|from| {
-            let waits = self
-                .instances
-                .get(from)
-                .is_some_and(|entry| entry.head.is_some());
-            waits && self.may_run_on(function, *from, slot)
-        })
+        let has_turn = self.at(slot).turn.is_some_and(|turn| turn.instance == id);
+        has_turn
+            || siblings.any(|from| {
+                let waits = self
+                    .instances
+                    .get(from)
+                    .is_some_and(|entry| entry.head.is_some());
+                waits && self.may_run_on(function, *from, slot)
+            })
     }
 
     /// Gives up the next turn of a slot, whose model is on its way there, if the lease is to begin later. Returns whether it does. A turn that begins since
@@ -161,15 +187,34 @@ impl Leases {
 
     /// Returns whether the lease of a slot's next turn would begin later than the return of its model that begins now.
     pub(super) fn would_defer(&self, slot: SlotId, turn: &Turn) -> bool {
-        let is_other =
-            |ahead: Ahead| ahead.stage != Stage::There && ahead.instance != turn.instance;
+        let id = turn.instance;
+        let is_kept = |ahead: Ahead| ahead.is_kept_from(id);
         self.starts_at(slot, turn, self.now).is_some()
-            && !self.at(slot).ahead.is_some_and(is_other)
-            && self.can_come_ahead(turn.instance, u64::MAX)
+            && !self.at(slot).ahead.is_some_and(is_kept)
+            && self.can_come_ahead(id, u64::MAX)
+            && self.has_company(id)
     }
 
-    /// Returns those of the slots `among`, a bit set, that the head of an instance may take although these models return.
-    pub(super) fn without_deferred(&self, from: InstanceId, among: u64, returns: &[Return]) -> u64 {
+    /// Returns whether another instance may compute on an instance's slot beside its data.
+    fn has_company(&self, id: InstanceId) -> bool {
+        let Some(own) = self.instances.get(&id) else {
+            return false;
+        };
+        let mut others = self.instances.iter().filter(|(other, _)| **other != id);
+        others.any(|(_, other)| {
+            other.about.slot == own.about.slot && other.about.class.is_beside(own.about.class)
+        })
+    }
+
+    /// Returns those of the slots `among`, a bit set, that the head of an instance may take although these models return. `is_aged`: it has waited so long that
+    /// its load waits for no other's.
+    pub(super) fn without_deferred(
+        &self,
+        from: InstanceId,
+        among: u64,
+        returns: &[Return],
+        is_aged: bool,
+    ) -> u64 {
         let Some(entry) = self.instances.get(&from).filter(|_| !returns.is_empty()) else {
             return among;
         };
@@ -178,14 +223,24 @@ impl Leases {
             .functions
             .get(&function)
             .map_or(Span::ZERO, super::Function::load);
+        let ends = self.now.after(self.execution(entry));
         let held = self.pool.held(function);
         let (mut left, mut waits) = (among, false);
         for other in returns {
+            let slot = 1 << other.slot.0;
             if other.function == function {
-                let is_early = among >> other.slot.0 & 1 == 1 && self.now < other.starts_at;
+                let is_early = among & slot != 0 && self.now < other.starts_at;
                 left &= !(u64::from(is_early) << other.slot.0);
                 waits |= is_early;
-            } else if other.ends <= other.deadline && other.ends.after(load) > other.deadline {
+                continue;
+            }
+            let is_there = held & slot != 0;
+            let ends = if is_there { ends } else { ends.after(load) };
+            if ends > other.free_by {
+                left &= !slot;
+            }
+            let spoils = other.ends < other.deadline && other.ends.after(load) > other.deadline;
+            if spoils && !is_aged {
                 left &= held | !self.pool.on_path(other.slot);
             }
         }
@@ -234,22 +289,35 @@ impl Leases {
     /// Returns whether the head of an instance waits for a model that returns to one of its function's slots.
     pub(super) fn is_deferred(&self, from: InstanceId, returns: &[Return]) -> bool {
         let entry = self.instances.get(&from);
-        let function = entry.map(|entry| entry.about.function);
-        let mut own = returns
-            .iter()
-            .filter(|other| Some(other.function) == function);
-        own.any(|other| self.now < other.starts_at)
+        let Some(function) = entry.map(|entry| entry.about.function) else {
+            return false;
+        };
+        returns.iter().any(|other| {
+            other.function == function
+                && self.now < other.starts_at
+                && self.grants(other.slot)
+                && self.may_run_on(function, from, other.slot)
+        })
+    }
+
+    /// Returns whether a model returns to a slot, or is there, for a head which was next.
+    pub(super) fn is_promised(&self, slot: SlotId) -> bool {
+        let ahead = self.at(slot).ahead;
+        ahead.is_some_and(|ahead| ahead.promised.is_some())
     }
 
     /// Has the next decision be due once a head may have a slot.
     pub(super) fn wake_for_deferred(&mut self, returns: &[Return]) {
+        let now = self.now;
         for other in returns {
-            if other.starts_at > self.now {
-                self.wake_at(other.starts_at);
-            }
-            if other.deadline > self.now {
-                // From then on nothing waits for it.
-                self.wake_at(other.deadline);
+            // A load that waits for its own turn ends later and later; from the deadline on nothing waits for it.
+            let times = [
+                other.starts_at,
+                other.deadline.before(other.load),
+                other.deadline,
+            ];
+            for at in times.into_iter().filter(|at| *at > now) {
+                self.wake_at(at);
             }
         }
     }

@@ -157,8 +157,8 @@ impl Leases {
         // What leaves is counted as gone.
         if entry.location == Location::Device && !self.at(about.slot).leaves(id) {
             let _there = self.pool.set_resident(about.function, about.slot, bytes);
-            self.pool
-                .set_pinned(about.function, about.slot, !about.may_leave);
+            let stays = !about.may_leave || self.at(about.slot).is_promised(id);
+            self.pool.set_pinned(about.function, about.slot, stays);
         }
     }
 

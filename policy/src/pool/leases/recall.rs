@@ -130,12 +130,13 @@ impl Leases {
             }
             if let Some((_, demand)) = entry.head
                 && self.may_run_on(entry.about.function, *id, slot)
-                && !self.is_deferred(*id, returns)
             {
-                waiting.has_head = true;
                 let latest = demand.deadline.before(self.needed(entry));
                 if latest >= self.now {
+                    waiting.has_head = true;
                     waiting.latest_start = waiting.latest_start.min(latest);
+                } else {
+                    waiting.has_head |= !self.is_deferred(*id, returns);
                 }
             }
             if let Some(deadline) = entry.parked

@@ -54,7 +54,7 @@ impl Leases {
                 self.evict_sealed(slot, Some(turn.instance), actions);
             }
             self.restore_ahead_of_turn(slot, actions);
-            if !self.defer(slot, &turn) {
+            if !(holder.is_leased() && self.defer(slot, &turn)) {
                 self.begin_recall(slot, actions);
             }
             return self.step_recall(slot, actions);
