@@ -18,7 +18,7 @@ const WORD: usize = c_ulong::BITS as usize;
 type Nodes = [c_ulong; NODES_MAX / WORD];
 
 /// Has the kernel make the pages of a file's first `bytes` on these nodes as long as they have memory left. Pages that are there stay where they are. The
-/// policy is the file's, whoever makes a page.
+/// policy is the file's, whichever process makes a page.
 ///
 /// # Errors
 /// Returns an error if the kernel has no such nodes (`EINVAL`), none at all (`ENOSYS`), or forbids it (`EPERM`), as container runtimes do without

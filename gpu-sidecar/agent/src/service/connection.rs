@@ -251,7 +251,8 @@ fn window(
     if let Some(error) = unplaced {
         // What is so for one is so for all.
         UNPLACED.call_once(|| {
-            tracing::warn!(?nodes, %error, "cannot place host memory on the NUMA nodes of a GPU: copies may be slower");
+            tracing::warn!(?nodes, %error, "cannot place host memory on the NUMA nodes of a GPU, so that copies may be slower; \
+                 where it is not permitted, run the agent with CAP_SYS_NICE");
         });
     }
     let files = [file.as_fd()];

@@ -31,7 +31,7 @@ pub(super) struct Return {
 }
 
 impl Leases {
-    /// Returns the models that are on their way, or will be with the next turn of a slot.
+    /// Returns the models that are on their way, or will be with the next turn of a slot, and those that are there for a head which was next.
     pub(super) fn returns_now(&self) -> Vec<Return> {
         if !self.begins_late {
             return Vec::new();

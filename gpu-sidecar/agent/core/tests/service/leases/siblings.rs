@@ -15,7 +15,6 @@ fn two_slots() -> Node {
             name: key.to_string(),
             uuid: format!("GPU-00000000-0000-0000-0000-00000000000{key}"),
             host_path: key,
-            numa_nodes: Vec::new(),
             models_memory: Some(100 * MIB),
             ..slot(SlotKind::Exclusive)
         })));
