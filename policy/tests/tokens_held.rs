@@ -264,6 +264,49 @@ fn work_in_flight_at_a_death_is_charged() {
     assert!(tokens.debt(pod) < Span(30 * MS));
 }
 
+/// Another process of the pod computed beside it and was reported, and has no token any more.
+#[test]
+fn work_in_flight_at_a_death_is_not_charged_where_other_work_was_reported_beside_it() {
+    let mut tokens = Tokens::new(Settings::default()).unwrap();
+    let quota = Quota::new(Share::NONE, Share::WHOLE).unwrap();
+    let (pod, long, other) = (PodId(0), ProcessId(0), ProcessId(1));
+    let mut actions = Vec::new();
+    tokens.add_pod(Time(0), pod, quota).unwrap();
+    for process in [long, other] {
+        tokens
+            .add_process(Time(0), process, pod, SM_WHOLE / 2, false, &mut actions)
+            .unwrap();
+        tokens.ask(Time(0), process, &mut actions);
+        assert!(tokens.occupies(process));
+    }
+    let work = ProcessUsage {
+        process: long,
+        is_active: true,
+        unfinished_since: Some(Time(2 * MS)),
+        activity: Activity::Busy {
+            since: Time(2 * MS),
+            expected: Some(Span(200 * MS)),
+        },
+    };
+    let report = |tokens: &mut Tokens, at: u64, used: u64| {
+        let usage = Usage {
+            pod,
+            used: Span(used * MS),
+            processes: &[work],
+        };
+        tokens.report(Time(at * MS), &usage);
+    };
+    report(&mut tokens, 3, 0);
+    report(&mut tokens, 30, 20);
+    report(&mut tokens, 60, 20);
+    tokens.closed(Time(60 * MS), other, &mut actions);
+    assert!(tokens.occupies(long) && !tokens.occupies(other));
+    tokens.remove_process(Time(80 * MS), long, &mut actions);
+    let account = tokens.account(pod).unwrap();
+    assert_eq!(account.used, Span(40 * MS));
+    assert_eq!(account.charged, Span(78 * MS));
+}
+
 /// Returns a scheduler which has revoked the token of a process that answers no probe, and what that process reports: work of 30 ms in flight.
 fn revoked_amid_work() -> (Tokens, ProcessUsage) {
     let holder = ProcessId(0);
@@ -312,6 +355,24 @@ fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
     assert_eq!(charged.less(at_revocation), Span(4 * MS));
     // What it reports next is other work.
     tokens.report(now.after(Span(50 * MS)), &usage);
+    let account = tokens.account(PodId(0)).unwrap();
+    assert_eq!(account.charged.less(charged), Span(34 * MS));
+}
+
+/// The agent may have hung, or the process may have been stopped, for longer than the window of quotas.
+#[test]
+fn the_first_report_after_a_revocation_contains_what_it_charged_however_late_it_is() {
+    let (mut tokens, _) = revoked_amid_work();
+    let at_revocation = tokens.account(PodId(0)).unwrap().charged;
+    let usage = Usage {
+        pod: PodId(0),
+        used: Span(34 * MS),
+        processes: &[],
+    };
+    tokens.report(Time(20 * SECOND), &usage);
+    let charged = tokens.account(PodId(0)).unwrap().charged;
+    assert_eq!(charged.less(at_revocation), Span(4 * MS));
+    tokens.report(Time(21 * SECOND), &usage);
     let account = tokens.account(PodId(0)).unwrap();
     assert_eq!(account.charged.less(charged), Span(34 * MS));
 }

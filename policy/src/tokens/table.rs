@@ -65,6 +65,8 @@ pub(super) struct Pod {
     pub(super) added: u64,
     /// Time since which the pod's usage is not known yet, while it holds a token.
     pub(super) unsettled_since: Time,
+    /// Begin of a time since which work has been in flight that is not reported, and the most of it in which other work of the pod ran that was.
+    pub(super) reported_since: (Time, Span),
     pub(super) limit: Limit,
     /// Time from which the limit lets the pod run; valid while it waits.
     pub(super) limit_resumes_at: Time,
@@ -89,6 +91,7 @@ impl Pod {
             leaving: false,
             added,
             unsettled_since: now,
+            reported_since: (now, Span::ZERO),
             limit: Limit::new(now, quota.limit(), settings),
             limit_resumes_at: Time::ZERO,
             resumes_at: Time::ZERO,
@@ -98,6 +101,25 @@ impl Pod {
             window: super::window::WindowUsage::default(),
             bucket: super::bucket::Bucket::new(Recent::new(now, settings.window)),
         }
+    }
+
+    /// Notes that `delta` was reported of the time until `now`, while work has been in flight since `since` that is not reported.
+    pub(super) fn reported(&mut self, now: Time, since: Time, delta: Span) {
+        let (before, reported) = self.reported_since;
+        let reported = if before == since {
+            reported.0.saturating_add(delta.0)
+        } else {
+            delta.0
+        };
+        self.reported_since = (since, Span(reported).min(now.since(since)));
+    }
+
+    /// Returns the time from `since` to `end` in which the pod may have used what it has not reported.
+    pub(super) fn unreported(&self, since: Time, end: Time) -> Span {
+        let since = since.max(self.unsettled_since);
+        let (of, reported) = self.reported_since;
+        let reported = if of == since { reported } else { Span::ZERO };
+        end.since(since).less(reported)
     }
 
     /// Returns the time that the pod may have used already without having reported it.

@@ -500,5 +500,26 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
                 ),
             ),
         ),
+        (
+            "a pod was charged for what a process had in flight at its end also for the time that another process had reported meanwhile",
+            plan(
+                9_600_850,
+                2,
+                4,
+                2,
+                1_671,
+                37,
+                &[
+                    Fault::Unsent,
+                    Fault::Malformed,
+                    Fault::Kill,
+                    Fault::Fork,
+                    Fault::AgentHang,
+                    Fault::Liar,
+                    Fault::PodRemove,
+                    Fault::SlotLost,
+                ],
+            ),
+        ),
     ]
 }
