@@ -343,6 +343,11 @@ typedef struct CUcheckpointArgs {
     uint64_t zero[8];
 } CUcheckpointArgs;
 
+/* A descriptor of a tensor in device memory. */
+typedef struct CUtensorMap {
+    _Alignas(64) uint64_t opaque[16];
+} CUtensorMap;
+
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
 
 _Static_assert(sizeof(void *) == 8, "64-bit only");
@@ -546,6 +551,9 @@ static inline int reap(struct child child)
     X(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel", 9000, "cuLaunchCooperativeKernel", PTSZ,                              \
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))                        \
     X(cuLaunchHostFunc, "cuLaunchHostFunc", 10000, "cuLaunchHostFunc", PTSZ, (CUstream, CUhostFn, void *))                          \
+    X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", 12000, "cuTensorMapEncodeTiled", NONE,                                      \
+      (CUtensorMap *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, int, int))\
+    X(cuTensorMapReplaceAddress, "cuTensorMapReplaceAddress", 12000, "cuTensorMapReplaceAddress", NONE, (CUtensorMap *, void *))    \
     X(cuMemGetInfo, "cuMemGetInfo", 3020, "cuMemGetInfo_v2", NONE, (size_t *, size_t *))                                            \
     X(cuMemAlloc, "cuMemAlloc", 3020, "cuMemAlloc_v2", NONE, (CUdeviceptr *, size_t))                                               \
     X(cuMemAllocPitch, "cuMemAllocPitch", 3020, "cuMemAllocPitch_v2", NONE, (CUdeviceptr *, size_t *, size_t, size_t, unsigned))    \

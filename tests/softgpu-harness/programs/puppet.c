@@ -17,12 +17,16 @@
  *   spin S NS BLOCKS COUNT     kernels, each with a block for each SM
  *   fill S M WORDS VALUE       a kernel that writes
  *   wild S                     one that writes to an unmapped address
+ *   packed S M WORDS VALUE     the same, with its arguments in one buffer
+ *   tensor T M                 a descriptor of a tensor of 8 words in M; retensor T M changes its memory
+ *   bump S T                   a kernel with the descriptor as its argument, and a duration and an effect by the configuration
  *   sum M WORDS                waits for a kernel that adds the words: the sum
  *   poke M OFFSET VALUE        waits for a copy of one word
  *   push S M H BYTES           copies to the device; pull S M H BYTES from it, move S M N BYTES from N to M
  *   record E S, wait S E, query E, sync S, sync_all
  *   elapsed E F                ms from E to F
- *   capture S                  begins to capture the stream; captured S ends it, without a graph
+ *   capture S                  begins to capture the stream; captured S ends it, without a graph; graph G S with one
+ *   play G S                   launches it; drop G destroys it
  *   fork                       a child, which does nothing until reap ends it: its exit status
  *   now                        CLOCK_MONOTONIC in ns */
 #include "driver.h"
@@ -39,6 +43,9 @@ static size_t size_of[SLOTS];
 static void *host[SLOTS];
 static CUstream stream[SLOTS];
 static CUevent event[SLOTS];
+static CUgraphExec graph[SLOTS];
+static CUtensorMap tensor[SLOTS];
+static CUfunction bump;
 static char answer[256];
 static pid_t child;
 static int child_input;
@@ -53,6 +60,37 @@ static int child_input;
 static CUresult start(CUfunction function, unsigned blocks, unsigned threads, CUstream on, void **parameters)
 {
     return TRY(cuLaunchKernel, function, blocks, 1, 1, threads, 1, 1, 0, on, parameters, NULL);
+}
+
+static CUresult packed(CUdeviceptr out, uint64_t words, uint32_t value, CUstream on)
+{
+    struct {
+        CUdeviceptr out;
+        uint64_t words;
+        uint32_t value;
+    } buffer = { out, words, value };
+    size_t size = sizeof buffer;
+    void *extra[] = { (void *)1, &buffer, (void *)2, &size, NULL };
+    return TRY(cuLaunchKernel, gpu.fill, blocks_for(words), 1, 1, 256, 1, 1, 0, on, NULL, extra);
+}
+
+static CUresult describe(CUtensorMap *map, CUdeviceptr at)
+{
+    uint64_t sizes = 8;
+    uint32_t part = 8, step = 1;
+    return TRY(cuTensorMapEncodeTiled, map, 2 /* 32-bit words */, 1, (void *)at, &sizes, NULL, &part, &step, 0, 0, 0, 0);
+}
+
+static CUresult bumps(CUtensorMap *map, CUstream on)
+{
+    static const char ptx[] =
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry bump(.param .align 64 .b8 bump_0[128]) { ret; }\n";
+    CUmodule module;
+    if (!bump) {
+        FIRST(TRY(cuModuleLoadData, &module, ptx));
+        FIRST(TRY(cuModuleGetFunction, &bump, module, "bump"));
+    }
+    return start(bump, 1, 32, on, (void *[]){ map });
 }
 
 static CUresult open_gpu(void)
@@ -158,6 +196,14 @@ static CUresult captured(CUstream of)
     CUgraph graph;
     FIRST(TRY(cuStreamEndCapture, of, &graph));
     return graph ? TRY(cuGraphDestroy, graph) : CUDA_SUCCESS;
+}
+
+static CUresult instantiated(CUgraphExec *to, CUstream of)
+{
+    CUgraph from;
+    FIRST(TRY(cuStreamEndCapture, of, &from));
+    FIRST(TRY(cuGraphInstantiateWithFlags, to, from, 0));
+    return TRY(cuGraphDestroy, from);
 }
 
 static CUresult fork_child(void)
@@ -267,6 +313,8 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
         return TRY(cuStreamBeginCapture, stream[n[0]], CU_STREAM_CAPTURE_MODE_RELAXED);
     if (IS("captured"))
         return captured(stream[n[0]]);
+    if (IS("drop"))
+        return TRY(cuGraphExecDestroy, graph[n[0]]);
     if (IS("query"))
         return TRY(cuEventQuery, event[n[0]]);
     if (IS("sync"))
@@ -276,6 +324,18 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
         value = (uint32_t)n[3];
         return start(gpu.fill, blocks_for(n[2]), 256, stream[n[0]], (void *[]){ &memory[n[1]], (void *)&n[2], &value });
     }
+    if (IS("packed"))
+        return packed(memory[n[1]], n[2], (uint32_t)n[3], stream[n[0]]);
+    if (IS("tensor"))
+        return describe(&tensor[n[0]], memory[n[1]]);
+    if (IS("retensor"))
+        return TRY(cuTensorMapReplaceAddress, &tensor[n[0]], (void *)memory[n[1]]);
+    if (IS("bump"))
+        return bumps(&tensor[n[1]], stream[n[0]]);
+    if (IS("graph"))
+        return instantiated(&graph[n[0]], stream[n[1]]);
+    if (IS("play"))
+        return TRY(cuGraphLaunch, graph[n[0]], stream[n[1]]);
     if (IS("record"))
         return TRY(cuEventRecord, event[n[0]], stream[n[1]]);
     if (IS("wait"))

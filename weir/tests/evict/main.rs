@@ -7,6 +7,7 @@ mod cycles;
 mod faults;
 mod pins;
 mod shared;
+mod streamed;
 mod windows;
 
 use std::process::Command;

@@ -9,44 +9,28 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use preload_ops::Driver;
+use preload_ops::graphs::NodeUse;
+use preload_ops::launch::Arguments;
 use preload_state::memory::{Access, HostSpan, POSIX_FD, Properties, size};
 
 use crate::context::context;
 use crate::driver::{self, Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::host::Host;
-use crate::pointers::{read, read_words};
-use crate::threads;
+use crate::{arguments, graphs, threads};
 
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`: selects the smallest granule of physical memory.
 const MINIMUM: c_int = 0;
 /// Kind of handles by which memory is shared.
 const FILE: c_int = POSIX_FD.cast_signed();
 
-const fn check(code: Code) -> Result<(), Code> {
+pub(crate) const fn check(code: Code) -> Result<(), Code> {
     if code == SUCCESS { Ok(()) } else { Err(code) }
 }
 
 /// Returns the value that a call writes.
-fn written<T: Default>(call: impl FnOnce(*mut T) -> Code) -> Result<T, Code> {
+pub(crate) fn written<T: Default>(call: impl FnOnce(*mut T) -> Code) -> Result<T, Code> {
     let mut value = T::default();
     check(call(&raw mut value)).map(|()| value)
-}
-
-/// Returns offset and size of a parameter of a kernel, in bytes. `is_kernel`: the handle is a `CUkernel`, which the driver has validated; otherwise it is a
-/// `CUfunction`, which it uses unchecked.
-fn parameter(function: Handle, is_kernel: bool, index: usize) -> Result<(usize, usize), Code> {
-    let mut offset: usize = 0;
-    let place = &raw mut offset;
-    let bytes = written(|bytes: *mut usize| {
-        if is_kernel {
-            // SAFETY: a kernel, and pointers to variables of this stack.
-            unsafe { driver::cuKernelGetParamInfo(function, index, place, bytes) }
-        } else {
-            // SAFETY: as above. The handle is no kernel, so the program, which launches it, guarantees that it is a function.
-            unsafe { driver::cuFuncGetParamInfo(function, index, place, bytes) }
-        }
-    })?;
-    Ok((offset, bytes))
 }
 
 /// Returns the name of a kernel; `None` for a handle of another kind.
@@ -171,28 +155,16 @@ impl Driver for Host {
         })
     }
 
-    fn argument_words(self, function: Handle, list: usize) -> Option<Vec<u64>> {
-        /// Alignment and least size of a tensor map (`CUtensorMap`), whose address cannot be read.
-        const OPAQUE: (usize, usize) = (64, 128);
-        if list == 0 {
-            // A graph, or arguments in one buffer.
-            return None;
-        }
-        let is_kernel = kernel_name(function).is_some();
-        let list = std::ptr::with_exposed_provenance::<*const u64>(list);
-        let mut words = Vec::new();
-        for index in 0.. {
-            let Ok((offset, bytes)) = parameter(function, is_kernel, index) else {
-                // Behind the last one; or the driver does not know, and then not the first one either.
-                return (index > 0).then_some(words);
-            };
-            if offset.is_multiple_of(OPAQUE.0) && bytes >= OPAQUE.1 {
-                return None;
-            }
-            let place = read(list.wrapping_add(index))?;
-            words.extend(read_words(place, bytes));
-        }
-        None
+    fn argument_words(self, function: Handle, arguments: Arguments) -> Option<Vec<u64>> {
+        arguments::words(function, kernel_name(function).is_some(), arguments)
+    }
+
+    fn graph_nodes(self, graph: Handle, at_most: usize) -> Result<Vec<Handle>, Code> {
+        graphs::nodes(graph, at_most)
+    }
+
+    fn node_use(self, node: Handle) -> NodeUse {
+        graphs::node_use(node)
     }
 
     fn current_device(self) -> Result<c_int, Code> {

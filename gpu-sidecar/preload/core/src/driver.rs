@@ -87,6 +87,12 @@ driver! {
     fn cuKernelGetName(name: *mut *const c_char, kernel: Handle);
     fn cuFuncGetParamInfo(function: Handle, index: usize, offset: *mut usize, bytes: *mut usize);
     fn cuKernelGetParamInfo(kernel: Handle, index: usize, offset: *mut usize, bytes: *mut usize);
+    fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize);
+    fn cuGraphNodeGetType(node: Handle, kind: *mut c_int);
+    fn cuGraphKernelNodeGetParams_v2(node: Handle, parameters: *mut c_void);
+    fn cuGraphMemcpyNodeGetParams(node: Handle, parameters: *mut c_void);
+    fn cuGraphMemsetNodeGetParams(node: Handle, parameters: *mut c_void);
+    fn cuGraphChildGraphNodeGetGraph(node: Handle, graph: *mut Handle);
     fn cuModuleLoadData(module: *mut Handle, image: *const c_void);
     fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
     fn cuLaunchKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void);

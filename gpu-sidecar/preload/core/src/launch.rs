@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use preload_ops::launch::{self, Kind};
+use preload_ops::launch::{self, Arguments, Kind};
 use preload_state::streams::DefaultStream;
 
 use crate::driver::{Code, Handle};
@@ -19,7 +19,7 @@ fn kernel(
     launch::launch(Host, real, stream, default, function, Kind::Kernel).or_call(real)
 }
 
-/// As [`kernel`], of which the arguments are given as a list of pointers, or in one buffer, which is not read.
+/// As [`kernel`], of which the arguments are given as a list of pointers, or in one buffer.
 fn kernel_with(
     real: &dyn Fn() -> Code,
     stream: Handle,
@@ -28,12 +28,20 @@ fn kernel_with(
     arguments: *const c_void,
     extra: *const c_void,
 ) -> Code {
-    let list = if extra.is_null() {
-        arguments.expose_provenance()
-    } else {
-        0
+    let arguments = Arguments {
+        list: arguments.expose_provenance(),
+        extra: extra.expose_provenance(),
     };
-    launch::launch_with(Host, real, stream, default, function, Kind::Kernel, list).or_call(real)
+    launch::launch_with(
+        Host,
+        real,
+        stream,
+        default,
+        function,
+        Kind::Kernel,
+        arguments,
+    )
+    .or_call(real)
 }
 
 fn graph(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream, graph: Handle) -> Code {

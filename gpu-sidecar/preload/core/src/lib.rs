@@ -5,8 +5,8 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `launch`, `touch`, `waits`, `capture`, `lifetime`, `memory`, `nvml`, `resolver` | wrappers: arguments of the program in, one operation of `preload-ops`, its outcome back |
-//! | `hook`, `pointers` | declaration of wrappers; pointers of the program |
+//! | `launch`, `graphs`, `tensor_maps`, `touch`, `waits`, `capture`, `lifetime`, `memory`, `nvml`, `resolver` | wrappers: arguments of the program in, one operation of `preload-ops`, its outcome back |
+//! | `hook`, `pointers`, `arguments` | declaration of wrappers; pointers of the program; arguments of kernels |
 //! | `context`, `host`, `calls` | the one static; the process and the driver as operations see them |
 //! | `front`, `driver` | the front; direct driver calls |
 //! | `link`, `connection`, `threads`, `time`, `log` | carries out what `preload-state` decides about the agent; the socket; threads without signals; clock and futex |
@@ -25,6 +25,7 @@ use crate::context::{Hook, context};
 #[cfg(feature = "bench")]
 use crate::host::Host;
 
+mod arguments;
 mod calls;
 mod capture;
 mod connection;
@@ -32,6 +33,7 @@ mod context;
 mod copiers;
 mod driver;
 mod front;
+mod graphs;
 mod hook;
 mod host;
 mod launch;
@@ -44,6 +46,7 @@ mod pointers;
 mod ranges;
 mod resolver;
 mod synchronizer;
+mod tensor_maps;
 mod threads;
 mod time;
 mod touch;
@@ -113,6 +116,8 @@ static HOOKS: &[&[Hook]] = &[
     resolver::HOOKS,
     lifetime::HOOKS,
     launch::HOOKS,
+    graphs::HOOKS,
+    tensor_maps::HOOKS,
     capture::HOOKS,
     waits::LEGACY,
     waits::PER_THREAD,

@@ -7,6 +7,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`launch`] | kernels and graphs, at the gate |
+//! | [`graphs`], [`tensor_maps`] | what graphs use; descriptors of tensors |
 //! | [`touch`] | copies, memsets and other uses of memory, which wait while it is not on the device |
 //! | [`waits`], [`capture`], [`capture_mode`], [`streams`] | host waits and other stream operations; captures; measurement by events |
 //! | [`gate`], [`watch`] | return of a token; the watch thread |
@@ -28,6 +29,7 @@ mod failures;
 #[cfg(test)]
 mod fake;
 pub mod gate;
+pub mod graphs;
 pub mod launch;
 pub mod lifetime;
 pub mod memory;
@@ -36,6 +38,7 @@ mod outcome;
 mod platform;
 pub mod residency;
 pub mod streams;
+pub mod tensor_maps;
 pub mod touch;
 pub mod waits;
 pub mod watch;

@@ -16,6 +16,8 @@ use protocol::message::{FromProcess, Report};
 use protocol::page::{Facts, Orders};
 
 use crate::cuda::{Address, Code, Handle};
+use crate::graphs::NodeUse;
+use crate::launch::Arguments;
 use crate::memory::Memory;
 
 /// Driver of the device, called directly and not through the wrappers.
@@ -128,9 +130,17 @@ pub trait Driver: Copy {
     /// Returns the name of a function or kernel; `None` if the driver has none.
     fn function_name(self, function: Handle) -> Option<Cow<'static, str>>;
 
-    /// Returns all words of the arguments of a launch, if they are known: `list` is the address of its list of pointers to them, as the program
-    /// passes it; 0 for none.
-    fn argument_words(self, function: Handle, list: usize) -> Option<Vec<u64>>;
+    /// Returns all words of the arguments of a launch of a kernel, if they are known, with the address of the tensor in place of each
+    /// descriptor of one.
+    fn argument_words(self, function: Handle, arguments: Arguments) -> Option<Vec<u64>>;
+    /// Returns the nodes of a graph.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error; `INVALID_VALUE` for more than `at_most`.
+    fn graph_nodes(self, graph: Handle, at_most: usize) -> Result<Vec<Handle>, Code>;
+    /// Returns the memory that a node of a graph uses.
+    fn node_use(self, node: Handle) -> NodeUse;
 
     /// Returns the device of the calling thread's context.
     ///

@@ -19,6 +19,7 @@
 //! | [`memory`] | device memory: account, addresses, allocations, slabs, tickets |
 //! | [`claims`] | claims of device memory and their answers |
 //! | [`streams`], [`functions`], [`events`], [`captures`] | work in flight and its run time; the events which measure it |
+//! | [`graphs`], [`tensor_maps`] | memory that launches use without naming it in their arguments |
 //! | [`busy`] | periods in which kernels of the process ran |
 //! | [`process`] | all of these for one process |
 //! | [`counters`] | the page of facts: hello, change of page, sticky errors |
@@ -40,6 +41,7 @@ pub mod events;
 mod explore;
 pub mod functions;
 pub mod gate;
+pub mod graphs;
 pub mod link;
 pub mod memory;
 pub mod memory_gate;
@@ -48,6 +50,7 @@ pub mod process;
 pub mod restoring;
 pub mod silence;
 pub mod streams;
+pub mod tensor_maps;
 pub mod waiters;
 pub mod watch;
 

@@ -11,10 +11,12 @@ use crate::divisions::Divisions;
 use crate::events::EventPool;
 use crate::functions::Functions;
 use crate::gate::{Gate, Threads};
+use crate::graphs::Graphs;
 use crate::link::{Status, Terms};
 use crate::memory_gate::MemoryGate;
 use crate::restoring::Restoring;
 use crate::streams::Streams;
+use crate::tensor_maps::TensorMaps;
 use crate::waiters::Waiters;
 
 /// State of one process, created before its first call.
@@ -38,6 +40,10 @@ pub struct Process {
     pub threads: Threads,
     /// Run time of functions.
     pub functions: Functions,
+    /// What executable graphs use.
+    pub graphs: Graphs,
+    /// Descriptors of tensors.
+    pub tensor_maps: TensorMaps,
     /// Work in flight and its streams.
     pub streams: Streams,
     /// Events for its measurement.
@@ -81,6 +87,8 @@ impl Process {
             pinned_bytes: AtomicU64::new(0),
             threads: Threads::new(),
             functions: Functions::new(),
+            graphs: Graphs::new(),
+            tensor_maps: TensorMaps::new(),
             streams: Streams::new(),
             events: EventPool::new(),
             captures: Captures::new(),

@@ -45,6 +45,7 @@ pub(crate) mod resolver;
 pub(crate) mod state;
 pub(crate) mod stream;
 pub(crate) mod table;
+mod tensor_map;
 pub(crate) mod visible;
 pub(crate) mod vmm;
 pub(crate) mod work;

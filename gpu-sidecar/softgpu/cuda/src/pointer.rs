@@ -30,6 +30,11 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
+    /// Returns whether the address is a multiple of `bytes`.
+    pub(crate) fn is_aligned(&self, bytes: usize) -> bool {
+        self.0.addr().is_multiple_of(bytes)
+    }
+
     /// Writes the value at an index of an array.
     pub(crate) fn put_at(self, at: usize, value: T) -> Result {
         if self.0.is_null() {

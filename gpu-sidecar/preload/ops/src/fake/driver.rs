@@ -33,8 +33,20 @@ impl Driver for &'static Fake {
         Ok(c_int::from(!self.lacks.borrow().contains(&attribute)))
     }
 
-    fn argument_words(self, _function: Handle, list: usize) -> Option<Vec<u64>> {
-        self.arguments.borrow().get(&list).cloned()
+    fn argument_words(self, _function: Handle, arguments: Arguments) -> Option<Vec<u64>> {
+        self.arguments.borrow().get(&arguments.list).cloned()
+    }
+
+    fn graph_nodes(self, graph: Handle, at_most: usize) -> Result<Vec<Handle>, Code> {
+        self.graph_reads.set(self.graph_reads.get() + 1);
+        let graphs = self.graphs.borrow();
+        let nodes = graphs.get(&graph).filter(|nodes| nodes.len() <= at_most);
+        nodes.cloned().ok_or(INVALID_VALUE)
+    }
+
+    fn node_use(self, node: Handle) -> NodeUse {
+        let nodes = self.nodes.borrow();
+        nodes.get(&node).cloned().unwrap_or(NodeUse::Unknown)
     }
 
     fn current_device(self) -> Result<c_int, Code> {

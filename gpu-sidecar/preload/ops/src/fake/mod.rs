@@ -22,6 +22,8 @@ use crate::cuda::{
     Address, CAPTURE_RELAXED, Code, Handle, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
     SUCCESS,
 };
+use crate::graphs::NodeUse;
+use crate::launch::Arguments;
 use crate::memory::Memory;
 use crate::platform::{Driver, System};
 
@@ -104,6 +106,10 @@ pub(crate) struct Fake {
     pub(crate) event_wait_error: Cell<Option<Code>>,
     /// Words of the arguments of launches, by the address of their list.
     pub(crate) arguments: RefCell<BTreeMap<usize, Vec<u64>>>,
+    /// Nodes of graphs, what each node uses, and the number of times that the nodes of some graph were listed.
+    pub(crate) graphs: RefCell<BTreeMap<Handle, Vec<Handle>>>,
+    pub(crate) nodes: RefCell<BTreeMap<Handle, NodeUse>>,
+    pub(crate) graph_reads: Cell<u32>,
     /// Words of the memory that the driver has allocated, by address.
     pub(crate) words: RefCell<BTreeMap<Address, u64>>,
     pub(crate) next_native: Cell<Address>,

@@ -25,7 +25,16 @@ pub enum Kind {
     Graph,
 }
 
-/// Launches a kernel or graph, whose arguments are not known, once the gate is open and the process's memory is on the device.
+/// Addresses at which the program passes the arguments of a kernel to its launch; both are 0 where they are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Arguments {
+    /// Address of the list of pointers to the arguments; 0 for none.
+    pub list: usize,
+    /// Address of the list of launch options (`extra`), which names one buffer with all arguments; 0 for none.
+    pub extra: usize,
+}
+
+/// Launches a kernel, whose arguments are not known, or a graph, once the gate is open and the process's memory is on the device.
 #[inline]
 pub fn launch<P: Platform>(
     host: P,
@@ -35,10 +44,11 @@ pub fn launch<P: Platform>(
     function: Handle,
     kind: Kind,
 ) -> Outcome {
-    launch_with(host, call, stream, default, function, kind, 0)
+    let arguments = Arguments::default();
+    launch_with(host, call, stream, default, function, kind, arguments)
 }
 
-/// As [`launch`], with the address of the list of pointers to the arguments: amid a restore the launch waits for what they name.
+/// As [`launch`], of a kernel with these arguments: amid a restore the launch waits for what they name.
 #[inline]
 pub fn launch_with<P: Platform>(
     host: P,
@@ -47,7 +57,7 @@ pub fn launch_with<P: Platform>(
     default: DefaultStream,
     function: Handle,
     kind: Kind,
-    arguments: usize,
+    arguments: Arguments,
 ) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);
@@ -68,6 +78,7 @@ pub fn launch_with<P: Platform>(
     }
     let need = Need::Program {
         function,
+        kind,
         arguments,
     };
     Outcome::Done(once_open(host, call, stream, default, info, need))
@@ -94,8 +105,10 @@ enum Need {
     Program {
         /// Kernel or graph.
         function: Handle,
-        /// Address of the list of pointers to its arguments; 0: not known.
-        arguments: usize,
+        /// Which of both it is.
+        kind: Kind,
+        /// Where the arguments of a kernel are.
+        arguments: Arguments,
     },
     /// One of this library: the token alone, and not for ever.
     Own {
@@ -123,11 +136,12 @@ fn once_open<P: Platform>(
             Need::Own { .. } => true,
             Need::Program {
                 function,
+                kind,
                 arguments,
             } => {
                 process.memory_gate.is_open()
                     || restoring::is_there(host, &mut needed, || {
-                        restoring::of_launch(host, function, arguments)
+                        restoring::of_launch(host, function, kind, arguments)
                     })
             }
         };

@@ -155,7 +155,12 @@ impl Moves {
 /// Returns whether the program may compute amid a restore: the agent permits it, and all memory moves, so that no address in other memory leads to
 /// memory that is not there yet.
 fn streams_restores<P: System>(host: P) -> bool {
-    host.has_agent_orders() && streaming(host) != Streaming::Off && memory::fixed(host) == 0
+    may_stream(host) && memory::fixed(host) == 0
+}
+
+/// Returns whether the agent permits the program to compute amid a restore.
+pub(crate) fn may_stream<P: System>(host: P) -> bool {
+    host.has_agent_orders() && streaming(host) != Streaming::Off
 }
 
 /// Returns what the orders in effect state of restores.

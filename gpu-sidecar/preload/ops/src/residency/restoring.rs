@@ -7,6 +7,7 @@ use preload_state::memory::HostSpan;
 use preload_state::restoring::Needed;
 
 use crate::cuda::Handle;
+use crate::launch::{Arguments, Kind};
 use crate::memory::moves;
 use crate::platform::{Platform, System};
 use crate::touch::{self, Use};
@@ -36,10 +37,21 @@ pub(crate) fn is_there<P: System>(
     process.restoring.is_there(known)
 }
 
-/// Returns what a launch needs. `arguments`: address of the list of pointers to its arguments.
-pub(crate) fn of_launch<P: Platform>(host: P, function: Handle, arguments: usize) -> Needed {
-    let words = host.argument_words(function, arguments);
-    host.process().restoring.needed_by_launch(words.as_deref())
+/// Returns what the launch of a kernel with these arguments, or of a graph, needs.
+pub(crate) fn of_launch<P: Platform>(
+    host: P,
+    function: Handle,
+    kind: Kind,
+    arguments: Arguments,
+) -> Needed {
+    let process = host.process();
+    let words = match kind {
+        // A kernel may find descriptors in memory, which is then not known as memory that holds addresses.
+        _ if process.tensor_maps.hides_addresses() => None,
+        Kind::Kernel => host.argument_words(function, arguments),
+        Kind::Graph => process.graphs.words(function),
+    };
+    process.restoring.needed_by_launch(words.as_deref())
 }
 
 /// Returns what a touch needs.

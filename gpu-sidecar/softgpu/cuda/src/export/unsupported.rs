@@ -294,8 +294,6 @@ unsupported! {
     cuSurfRefSetArray
     cuTensorMapEncodeIm2col
     cuTensorMapEncodeIm2colWide
-    cuTensorMapEncodeTiled
-    cuTensorMapReplaceAddress
     cuTexObjectCreate
     cuTexObjectDestroy
     cuTexObjectGetResourceDesc

@@ -1,14 +1,19 @@
 //! Programs that compute amid a restore.
 
 use super::*;
-use crate::launch::{Kind, launch_with};
+use crate::launch::{Arguments, Kind, launch_with};
 use crate::memory::moves;
 use crate::touch::Use;
 use preload_state::memory::Kind as Kinds;
 use preload_state::streams::DefaultStream;
 
-/// Address of a list of arguments.
-const LIST: usize = 0x1000;
+/// A list of arguments.
+const LIST: Arguments = Arguments {
+    list: 0x1000,
+    extra: 0,
+};
+/// An executable graph.
+const GRAPH: Handle = 0x6000;
 
 /// Returns a process whose restores are streamed, with host memory.
 fn streaming() -> &'static Fake {
@@ -38,7 +43,9 @@ fn away() -> (&'static Fake, Vec<Address>) {
 
 /// Launches a kernel with these words as arguments, in a thread of its own.
 fn launch(fake: &'static Fake, words: &[u64]) -> Outcome {
-    fake.arguments.borrow_mut().insert(LIST, words.to_vec());
+    fake.arguments
+        .borrow_mut()
+        .insert(LIST.list, words.to_vec());
     fake.in_other_thread(|| {
         launch_with(
             fake,
@@ -58,10 +65,12 @@ fn launch_count(fake: &Fake) -> u64 {
 
 /// Returns whether a launch with these words as arguments would run now.
 fn runs(fake: &'static Fake, words: &[u64]) -> bool {
-    fake.arguments.borrow_mut().insert(LIST, words.to_vec());
+    fake.arguments
+        .borrow_mut()
+        .insert(LIST.list, words.to_vec());
     let mut needed = None;
     restoring::is_there(fake, &mut needed, || {
-        restoring::of_launch(fake, KERNEL, LIST)
+        restoring::of_launch(fake, KERNEL, Kind::Kernel, LIST)
     })
 }
 
@@ -147,7 +156,7 @@ fn unnamed_or_followed_memory_makes_a_launch_wait_for_the_last_group() {
         fake.arguments.borrow_mut().clear();
         let mut needed = None;
         let there = restoring::is_there(fake, &mut needed, || {
-            restoring::of_launch(fake, KERNEL, LIST)
+            restoring::of_launch(fake, KERNEL, Kind::Kernel, LIST)
         });
         assert!(!there, "unknown arguments");
         let range = |at| Use::Range {
@@ -365,4 +374,45 @@ fn the_program_is_observed_for_a_while_after_all_is_there() {
     assert!(fake.process.memory_gate.is_ajar());
     evict::evict(fake, DRAIN).unwrap();
     assert!(fake.process.memory_gate.shut_at().is_some());
+}
+
+/// Returns whether a launch of the graph would run now.
+fn graph_runs(fake: &'static Fake) -> bool {
+    let mut needed = None;
+    restoring::is_there(fake, &mut needed, || {
+        restoring::of_launch(fake, GRAPH, Kind::Graph, Arguments::default())
+    })
+}
+
+#[test]
+fn a_graph_runs_once_what_its_nodes_name_is_there() {
+    let (fake, blocks) = away();
+    let (first, last) = (blocks[0], blocks[3]);
+    restore_and(fake, 2, move |fake| {
+        assert!(!graph_runs(fake), "not known");
+        let graphs = &fake.process.graphs;
+        graphs.note(GRAPH, [first + 12].into());
+        assert!(graph_runs(fake));
+        graphs.note(GRAPH, [first, last].into());
+        assert!(!graph_runs(fake));
+        graphs.note(GRAPH, [].into());
+        assert!(!graph_runs(fake), "it names nothing");
+    })
+    .unwrap();
+}
+
+#[test]
+fn descriptors_that_hide_addresses_make_every_launch_wait_for_the_last_group() {
+    let (fake, blocks) = away();
+    let first = blocks[0];
+    restore_and(fake, 2, move |fake| {
+        fake.process.graphs.note(GRAPH, [first].into());
+        let mut contents = [0; 16];
+        contents[0] = first;
+        fake.process.tensor_maps.note(contents, first);
+        assert!(runs(fake, &[first]) && graph_runs(fake));
+        fake.process.tensor_maps.note([0; 16], first);
+        assert!(!runs(fake, &[first]) && !graph_runs(fake));
+    })
+    .unwrap();
 }

@@ -1,0 +1,100 @@
+//! Executable graphs. What the nodes of one use is read when it is instantiated, since the graph from which it is made may be gone when it is launched
+//! amid a restore.
+
+use std::collections::BTreeSet;
+
+use crate::cuda::{Code, Handle, SUCCESS};
+use crate::outcome::{Call, Outcome, Reason};
+use crate::platform::{Driver, Platform};
+use crate::residency;
+
+/// Number of nodes of a graph with its child graphs that are read at most. What a larger graph uses is not known.
+const NODES_MAX: usize = 1 << 14;
+
+/// Memory that a node of a graph uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeUse {
+    /// The memory at those of these words that are addresses.
+    Words(Vec<u64>),
+    /// What the nodes of this graph use.
+    Child(Handle),
+    /// It is not known.
+    Unknown,
+}
+
+/// Instantiates a graph. `executable` returns the handle that the driver has written.
+pub fn instantiate<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    executable: impl FnOnce() -> Option<Handle>,
+    graph: Handle,
+) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    let code = call();
+    if code == SUCCESS
+        && let Some(executable) = executable()
+    {
+        note(host, executable, graph);
+    }
+    Outcome::Done(code)
+}
+
+/// Makes the nodes of an executable graph those of a graph of the same form.
+pub fn update<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    executable: Handle,
+    graph: Handle,
+) -> Outcome<Code> {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    host.process().graphs.forget(executable);
+    let code = call();
+    if code == SUCCESS {
+        note(host, executable, graph);
+    }
+    Outcome::Done(code)
+}
+
+/// Destroys an executable graph, or changes one of its nodes, after which it is not known what it uses.
+pub fn change<P: Platform>(host: P, executable: Handle) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    host.process().graphs.forget(executable);
+    Outcome::Pass(Reason::Measured)
+}
+
+fn note<P: Platform>(host: P, executable: Handle, graph: Handle) {
+    let graphs = &host.process().graphs;
+    let may_stream = residency::may_stream(host);
+    match may_stream.then(|| words_of(host, graph)).flatten() {
+        Some(words) => graphs.note(executable, words),
+        None => graphs.forget(executable),
+    }
+}
+
+/// Returns the words of the arguments of all nodes; `None` if those of some node are not known.
+fn words_of<P: Driver>(host: P, graph: Handle) -> Option<BTreeSet<u64>> {
+    let mut words = BTreeSet::new();
+    let mut graphs = vec![graph];
+    let mut left = NODES_MAX;
+    while let Some(graph) = graphs.pop() {
+        let nodes = host.graph_nodes(graph, left).ok()?;
+        left = left.checked_sub(nodes.len())?;
+        for node in nodes {
+            match host.node_use(node) {
+                NodeUse::Words(own) => words.extend(own),
+                NodeUse::Child(child) => graphs.push(child),
+                NodeUse::Unknown => return None,
+            }
+        }
+    }
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::cuda::INVALID_VALUE;
+use crate::fake::Fake;
+
+const GRAPH: Handle = 0x100;
+const CHILD: Handle = 0x200;
+const EXECUTABLE: Handle = 0x300;
+
+fn fake() -> &'static Fake {
+    let fake = Fake::new();
+    fake.orders.streams_restores.store(1, Ordering::Relaxed);
+    fake
+}
+
+fn add(fake: &Fake, graph: Handle, nodes: &[(Handle, NodeUse)]) {
+    let handles = nodes.iter().map(|(node, _)| *node).collect();
+    fake.graphs.borrow_mut().insert(graph, handles);
+    fake.nodes.borrow_mut().extend(nodes.iter().cloned());
+}
+
+fn words(words: &[u64]) -> NodeUse {
+    NodeUse::Words(words.to_vec())
+}
+
+fn instantiated(fake: &'static Fake) -> Option<Vec<u64>> {
+    let made = instantiate(fake, &|| SUCCESS, || Some(EXECUTABLE), GRAPH);
+    assert_eq!(made, Outcome::Done(SUCCESS));
+    fake.process.graphs.words(EXECUTABLE)
+}
+
+#[test]
+fn a_graph_uses_what_its_nodes_and_those_of_its_children_use() {
+    let fake = fake();
+    add(
+        fake,
+        GRAPH,
+        &[(1, words(&[7, 9])), (2, NodeUse::Child(CHILD))],
+    );
+    add(fake, CHILD, &[(3, words(&[9, 4])), (4, words(&[]))]);
+    assert_eq!(instantiated(fake), Some(vec![4, 7, 9]));
+}
+
+#[test]
+fn one_node_of_which_nothing_is_known_makes_the_graph_unknown() {
+    let fake = fake();
+    add(fake, GRAPH, &[(1, words(&[7])), (2, NodeUse::Child(CHILD))]);
+    assert_eq!(
+        instantiated(fake),
+        None,
+        "the driver does not list the child"
+    );
+    add(fake, CHILD, &[(3, NodeUse::Unknown)]);
+    assert_eq!(instantiated(fake), None);
+    let many: Vec<_> = (10..)
+        .map(|node| (node, words(&[])))
+        .take(NODES_MAX)
+        .collect();
+    add(fake, CHILD, &many[..NODES_MAX - 2]);
+    assert_eq!(instantiated(fake), Some(vec![7]));
+    add(fake, CHILD, &many[..NODES_MAX - 1]);
+    assert_eq!(instantiated(fake), None, "too large");
+}
+
+#[test]
+fn nothing_is_read_where_restores_are_not_streamed() {
+    let fake = fake();
+    add(fake, GRAPH, &[(1, words(&[7]))]);
+    fake.orders.streams_restores.store(0, Ordering::Relaxed);
+    assert_eq!(instantiated(fake), None);
+    assert_eq!(fake.graph_reads.get(), 0);
+}
+
+#[test]
+fn a_graph_that_is_changed_or_destroyed_is_not_known() {
+    let fake = fake();
+    add(fake, GRAPH, &[(1, words(&[7]))]);
+    assert!(instantiated(fake).is_some());
+    assert_eq!(change(fake, EXECUTABLE), Outcome::Pass(Reason::Measured));
+    assert_eq!(fake.process.graphs.words(EXECUTABLE), None);
+}
+
+#[test]
+fn an_updated_graph_uses_what_it_was_updated_to() {
+    let fake = fake();
+    add(fake, GRAPH, &[(1, words(&[7]))]);
+    add(fake, CHILD, &[(2, words(&[8]))]);
+    assert!(instantiated(fake).is_some());
+    let updated = update(fake, &|| SUCCESS, EXECUTABLE, CHILD);
+    assert_eq!(updated, Outcome::Done(SUCCESS));
+    assert_eq!(fake.process.graphs.words(EXECUTABLE), Some(vec![8]));
+    // The driver states what has changed by then, if anything, only in part.
+    let failed = update(fake, &|| INVALID_VALUE, EXECUTABLE, GRAPH);
+    assert_eq!(failed, Outcome::Done(INVALID_VALUE));
+    assert_eq!(fake.process.graphs.words(EXECUTABLE), None);
+}
+
+#[test]
+fn a_failed_instantiation_leaves_what_is_known() {
+    let fake = fake();
+    add(fake, GRAPH, &[(1, words(&[7]))]);
+    let made = instantiate(fake, &|| INVALID_VALUE, || Some(EXECUTABLE), GRAPH);
+    assert_eq!(made, Outcome::Done(INVALID_VALUE));
+    assert_eq!(fake.process.graphs.words(EXECUTABLE), None);
+}
