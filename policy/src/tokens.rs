@@ -301,13 +301,12 @@ impl Tokens {
         let Some(pod) = self.table.pod_mut(id) else {
             return;
         };
-        pod.unsettled_since = settled_to;
-        pod.reported(now, settled_to, delta);
+        pod.settle(now, settled_to, delta);
         let account = &mut pod.account;
         account.used = sum(account.used, delta);
         let sm_time = u128::from(delta.0) * u128::from(sms.min(sm_limit)) / u128::from(SM_WHOLE);
         account.sm_time = sum(account.sm_time, Span(quota::narrow(sm_time)));
-        let delta = pod.history.unpaid_of_report(now, delta);
+        let delta = pod.history.unpaid(now, delta);
         pod.account.charged = sum(pod.account.charged, delta);
         pod.limit.charge(now, delta);
         match self.settings.rule {

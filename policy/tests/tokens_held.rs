@@ -264,9 +264,9 @@ fn work_in_flight_at_a_death_is_charged() {
     assert!(tokens.debt(pod) < Span(30 * MS));
 }
 
-/// Another process of the pod computed beside it and was reported, and has no token any more.
-#[test]
-fn work_in_flight_at_a_death_is_not_charged_where_other_work_was_reported_beside_it() {
+/// Returns the time charged to a pod of which a process dies at 80 ms with work in flight since `since` ms that likely takes `likely` ms. `reports`: end of
+/// each report in ms, and what was used since the last one. With `has_other`, another process of the pod had a token until the last report.
+fn charged_at_a_death(since: u64, likely: u64, reports: &[(u64, u64)], has_other: bool) -> u64 {
     let mut tokens = Tokens::new(Settings::default()).unwrap();
     let quota = Quota::new(Share::NONE, Share::WHOLE).unwrap();
     let (pod, long, other) = (PodId(0), ProcessId(0), ProcessId(1));
@@ -276,35 +276,54 @@ fn work_in_flight_at_a_death_is_not_charged_where_other_work_was_reported_beside
         tokens
             .add_process(Time(0), process, pod, SM_WHOLE / 2, false, &mut actions)
             .unwrap();
-        tokens.ask(Time(0), process, &mut actions);
-        assert!(tokens.occupies(process));
+        if process == long || has_other {
+            tokens.ask(Time(0), process, &mut actions);
+            assert!(tokens.occupies(process));
+        }
     }
     let work = ProcessUsage {
         process: long,
         is_active: true,
-        unfinished_since: Some(Time(2 * MS)),
+        unfinished_since: Some(Time(since * MS)),
         activity: Activity::Busy {
-            since: Time(2 * MS),
-            expected: Some(Span(200 * MS)),
+            since: Time(since * MS),
+            expected: Some(Span(likely * MS)),
         },
     };
-    let report = |tokens: &mut Tokens, at: u64, used: u64| {
+    for &(at, used) in reports {
         let usage = Usage {
             pod,
             used: Span(used * MS),
             processes: &[work],
         };
         tokens.report(Time(at * MS), &usage);
-    };
-    report(&mut tokens, 3, 0);
-    report(&mut tokens, 30, 20);
-    report(&mut tokens, 60, 20);
-    tokens.closed(Time(60 * MS), other, &mut actions);
+        if at == 60 {
+            tokens.closed(Time(at * MS), other, &mut actions);
+        }
+    }
     assert!(tokens.occupies(long) && !tokens.occupies(other));
     tokens.remove_process(Time(80 * MS), long, &mut actions);
     let account = tokens.account(pod).unwrap();
-    assert_eq!(account.used, Span(40 * MS));
-    assert_eq!(account.charged, Span(78 * MS));
+    let used: u64 = reports.iter().map(|(_, used)| used).sum();
+    assert_eq!(account.used, Span(used * MS));
+    account.charged.0 / MS
+}
+
+/// Another process of the pod computed beside it and was reported, and has no token any more.
+#[test]
+fn work_in_flight_at_a_death_is_not_charged_where_other_work_was_reported_beside_it() {
+    let reports = [(3, 0), (30, 20), (60, 20)];
+    assert_eq!(charged_at_a_death(2, 200, &reports, true), 80);
+    assert_eq!(charged_at_a_death(0, 200, &reports, true), 80);
+    // What was reported may have run after the likely end.
+    assert_eq!(charged_at_a_death(0, 30, &[(3, 0), (60, 30)], true), 60);
+}
+
+/// The report of what ran before states when the next work has begun.
+#[test]
+fn work_in_flight_at_a_death_is_charged_beside_what_was_reported_before_it() {
+    assert_eq!(charged_at_a_death(50, 200, &[(60, 50)], false), 80);
+    assert_eq!(charged_at_a_death(40, 200, &[(60, 20)], false), 60);
 }
 
 /// Returns a scheduler which has revoked the token of a process that answers no probe, and what that process reports: work of 30 ms in flight.
@@ -355,24 +374,6 @@ fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
     assert_eq!(charged.less(at_revocation), Span(4 * MS));
     // What it reports next is other work.
     tokens.report(now.after(Span(50 * MS)), &usage);
-    let account = tokens.account(PodId(0)).unwrap();
-    assert_eq!(account.charged.less(charged), Span(34 * MS));
-}
-
-/// The agent may have hung, or the process may have been stopped, for longer than the window of quotas.
-#[test]
-fn the_first_report_after_a_revocation_contains_what_it_charged_however_late_it_is() {
-    let (mut tokens, _) = revoked_amid_work();
-    let at_revocation = tokens.account(PodId(0)).unwrap().charged;
-    let usage = Usage {
-        pod: PodId(0),
-        used: Span(34 * MS),
-        processes: &[],
-    };
-    tokens.report(Time(20 * SECOND), &usage);
-    let charged = tokens.account(PodId(0)).unwrap().charged;
-    assert_eq!(charged.less(at_revocation), Span(4 * MS));
-    tokens.report(Time(21 * SECOND), &usage);
     let account = tokens.account(PodId(0)).unwrap();
     assert_eq!(account.charged.less(charged), Span(34 * MS));
 }

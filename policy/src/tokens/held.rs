@@ -83,8 +83,6 @@ pub(super) struct TokenHistory {
     prepaid: Span,
     /// Time until which a report is assumed to concern that time.
     prepaid_until: Time,
-    /// Whether nothing was reported since time was charged before its report.
-    awaits_report: bool,
 }
 
 /// Whether a process is known to be able to use a token.
@@ -153,7 +151,6 @@ impl TokenHistory {
             doubted_until: Time::ZERO,
             prepaid: Span::ZERO,
             prepaid_until: Time::ZERO,
-            awaits_report: false,
         }
     }
 
@@ -164,7 +161,7 @@ impl TokenHistory {
 
     /// Returns the part of a reported `delta` that is still to be charged.
     pub(super) fn unpaid(&mut self, now: Time, delta: Span) -> Span {
-        let paid = if self.has_prepaid(now) {
+        let paid = if now <= self.prepaid_until {
             delta.min(self.prepaid)
         } else {
             Span::ZERO
@@ -173,25 +170,13 @@ impl TokenHistory {
         delta.less(paid)
     }
 
-    /// Returns the part of `delta` that is still to be charged, of the first report for some time.
-    pub(super) fn unpaid_of_report(&mut self, now: Time, delta: Span) -> Span {
-        let unpaid = self.unpaid(now, delta);
-        self.awaits_report = false;
-        unpaid
-    }
-
-    fn has_prepaid(&self, now: Time) -> bool {
-        self.awaits_report || now <= self.prepaid_until
-    }
-
-    /// Records that `in_flight` is charged before it is reported, as it may be if the process ever continues, within `window` or, if nothing is
-    /// reported for longer, with the next report. Returns the part that an earlier revocation has not charged.
+    /// Records that `in_flight` is charged before it is reported, as it may be if the process ever continues, within `window`. Returns the
+    /// part that an earlier revocation has not charged.
     fn prepay(&mut self, now: Time, in_flight: Span, window: Span) -> Span {
         let unpaid = self.unpaid(now, in_flight);
-        if !self.has_prepaid(now) {
+        if now > self.prepaid_until {
             self.prepaid = Span::ZERO;
         }
-        self.awaits_report = true;
         self.prepaid = sum(self.prepaid, in_flight);
         self.prepaid_until = now.after(window);
         unpaid
@@ -486,14 +471,14 @@ impl Tokens {
         }
     }
 
-    /// Returns the time until `end` in which work of a process was in flight without being reported, and neither was other work of the pod beside it.
-    /// Zero if other processes of the pod hold tokens, since their reports contain it.
+    /// Returns the time until `end` in which work of a process was in flight without being reported, and neither was other work of the pod beside
+    /// it. Zero if other processes of the pod hold tokens, since their reports contain it.
     fn unreported(&self, id: ProcessId, end: Time) -> Span {
         let (process, pod) = self.table.listed(id);
         match (process.unfinished, pod.holders) {
             (Some(since), 1) => {
-                let end = process.held.ends.map_or(end, |(likely, _)| likely.min(end));
-                pod.unreported(since, end)
+                let likely = process.held.ends.map_or(end, |(likely, _)| likely.min(end));
+                pod.unreported(since, likely, end)
             }
             _ => Span::ZERO,
         }

@@ -65,8 +65,8 @@ pub(super) struct Pod {
     pub(super) added: u64,
     /// Time since which the pod's usage is not known yet, while it holds a token.
     pub(super) unsettled_since: Time,
-    /// Begin of a time since which work has been in flight that is not reported, and the most of it in which other work of the pod ran that was.
-    pub(super) reported_since: (Time, Span),
+    /// Time reported since `unsettled_since`.
+    pub(super) beside: Beside,
     pub(super) limit: Limit,
     /// Time from which the limit lets the pod run; valid while it waits.
     pub(super) limit_resumes_at: Time,
@@ -77,6 +77,15 @@ pub(super) struct Pod {
     pub(super) fair: super::weir::FairShare,
     pub(super) window: super::window::WindowUsage,
     pub(super) bucket: super::bucket::Bucket,
+}
+
+/// Work of a pod that was reported while other work of it was in flight that was not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    /// Time since which that other work has been in flight.
+    pub(super) since: Time,
+    /// Time since then in which reported work ran.
+    pub(super) reported: Span,
 }
 
 impl Pod {
@@ -91,7 +100,7 @@ impl Pod {
             leaving: false,
             added,
             unsettled_since: now,
-            reported_since: (now, Span::ZERO),
+            beside: Beside::default(),
             limit: Limit::new(now, quota.limit(), settings),
             limit_resumes_at: Time::ZERO,
             resumes_at: Time::ZERO,
@@ -103,23 +112,32 @@ impl Pod {
         }
     }
 
-    /// Notes that `delta` was reported of the time until `now`, while work has been in flight since `since` that is not reported.
-    pub(super) fn reported(&mut self, now: Time, since: Time, delta: Span) {
-        let (before, reported) = self.reported_since;
-        let reported = if before == since {
-            reported.0.saturating_add(delta.0)
+    /// Notes that the use until `now` was reported, `delta` since the last report, but for work that has been in flight since `to`.
+    pub(super) fn settle(&mut self, now: Time, to: Time, delta: Span) {
+        // As much of it as fits into the time before was of that time.
+        let of_beside = delta.less(to.since(self.unsettled_since));
+        let reported = if self.beside.since == to {
+            self.beside.reported.0.saturating_add(of_beside.0)
         } else {
-            delta.0
+            of_beside.0
         };
-        self.reported_since = (since, Span(reported).min(now.since(since)));
+        self.beside = Beside {
+            since: to,
+            reported: Span(reported).min(now.since(to)),
+        };
+        self.unsettled_since = to;
     }
 
-    /// Returns the time from `since` to `end` in which the pod may have used what it has not reported.
-    pub(super) fn unreported(&self, since: Time, end: Time) -> Span {
+    /// Returns the time in which the pod may have used what it has not reported, for work in flight since `since` which likely ended at `likely`,
+    /// at `now` at the latest.
+    pub(super) fn unreported(&self, since: Time, likely: Time, now: Time) -> Span {
         let since = since.max(self.unsettled_since);
-        let (of, reported) = self.reported_since;
-        let reported = if of == since { reported } else { Span::ZERO };
-        end.since(since).less(reported)
+        let reported = if self.beside.since == since {
+            self.beside.reported
+        } else {
+            Span::ZERO
+        };
+        likely.since(since).min(now.since(since).less(reported))
     }
 
     /// Returns the time that the pod may have used already without having reported it.
