@@ -19,6 +19,7 @@ use clap::Args;
 use device::part::Part;
 use softgpu::ledger::{Ledger, Selection};
 use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::agent::{Environment, NodeAgent};
@@ -202,12 +203,12 @@ pub(crate) async fn run(options: &EvictOptions, output: &Output) -> anyhow::Resu
     let first = stations.next().context("there is no GPU to measure")?;
     // Its cycles mostly wait, and take none of the times: the other GPUs are measured meanwhile.
     let is_measured = Notify::new();
-    let first = measured(first, output.seed, &is_measured);
+    let first = measured(first, output.seed, Some(&is_measured));
     let others = async {
         is_measured.notified().await;
         let mut runs = Vec::new();
         for station in stations {
-            runs.push(measured(station, output.seed, &Notify::new()).await?);
+            runs.push(measured(station, output.seed, None).await?);
         }
         let beside = match options.is_default() {
             true => Some(beside::measure().await?),
@@ -232,8 +233,12 @@ pub(crate) async fn run(options: &EvictOptions, output: &Output) -> anyhow::Resu
     })
 }
 
-/// Measures the models of a GPU, notifies `is_measured`, and runs its cycles.
-async fn measured(station: Station, seed: u64, is_measured: &Notify) -> anyhow::Result<StationRun> {
+/// Measures the models of a GPU, and runs its cycles after a notification.
+async fn measured(
+    station: Station,
+    seed: u64,
+    is_measured: Option<&Notify>,
+) -> anyhow::Result<StationRun> {
     let Station {
         part,
         time,
@@ -259,7 +264,9 @@ async fn measured(station: Station, seed: u64, is_measured: &Notify) -> anyhow::
     for (model, (pod, environment)) in models.iter().zip(&places) {
         observed.push(observe(&gpu, &mut agent, pod, environment, model).await?);
     }
-    is_measured.notify_one();
+    if let Some(is_measured) = is_measured {
+        is_measured.notify_one();
+    }
     let cycles = match cycles {
         0 => None,
         count => {
@@ -280,9 +287,16 @@ async fn measured(station: Station, seed: u64, is_measured: &Notify) -> anyhow::
     let device = gpu.device()?;
     agent.stop().await?;
     gpu.write_ledger()?;
-    let begin = Ledger::begin(gpu.folder())?.context("the software GPU's ledger is empty")?;
-    let ledger = Ledger::read(gpu.folder(), &Selection::default())?;
-    let tracks = measure::tracks(&ledger);
+    let folder = gpu.folder().to_owned();
+    let read = move || {
+        let begin = Ledger::begin(&folder)?.context("the software GPU's ledger is empty")?;
+        let ledger = Ledger::read(&folder, &Selection::default())?;
+        anyhow::Ok((begin, measure::tracks(&ledger)))
+    };
+    // Beside the measurement of another GPU.
+    let (begin, tracks) = spawn_blocking(read)
+        .await
+        .context("reading the ledger has panicked")??;
     let since = |(from, to): Stretch| (from.saturating_sub(begin.0), to.saturating_sub(begin.0));
     let models = models
         .iter()
