@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod cost;
 mod cycles;
 mod faults;
 mod pins;
