@@ -18,6 +18,7 @@
  *   fill S M WORDS VALUE       a kernel that writes
  *   wild S                     one that writes to an unmapped address
  *   packed S M WORDS VALUE     the same, with its arguments in one buffer
+ *   clear S M BYTES            sets bytes to 0
  *   tensor T M                 a descriptor of a tensor of 8 words in M; retensor T M changes its memory
  *   bump S T                   a kernel with the descriptor as its argument, and a duration and an effect by the configuration
  *   sum M WORDS                waits for a kernel that adds the words: the sum
@@ -324,6 +325,8 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
         value = (uint32_t)n[3];
         return start(gpu.fill, blocks_for(n[2]), 256, stream[n[0]], (void *[]){ &memory[n[1]], (void *)&n[2], &value });
     }
+    if (IS("clear"))
+        return TRY(cuMemsetD8Async, memory[n[1]], 0, n[2], stream[n[0]]);
     if (IS("packed"))
         return packed(memory[n[1]], n[2], (uint32_t)n[3], stream[n[0]]);
     if (IS("tensor"))

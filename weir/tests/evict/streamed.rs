@@ -85,13 +85,23 @@ fn a_graph_waits_for_what_its_nodes_name() {
     let fill = format!("fill 1 0 {WORDS} 5");
     let packed = format!("packed 1 0 {WORDS} 6");
     let last = format!("fill 1 {LAST} 8 1");
-    capture(&mut puppet, 0, &[&fill, &packed, "move 1 0 0 4"]);
+    puppet.run("host 0 64");
+    capture(
+        &mut puppet,
+        0,
+        &[
+            &fill,
+            &packed,
+            "move 1 0 0 4",
+            "pull 1 0 0 4",
+            "clear 1 0 4",
+        ],
+    );
     assert!(!waits_for_all(&node, &mut puppet, "play 0 1"));
-    assert_eq!(sum(&mut puppet), 6 * WORDS);
+    assert_eq!(sum(&mut puppet), 6 * (WORDS - 1));
     capture(&mut puppet, 1, &[&fill, &last]);
     assert!(waits_for_all(&node, &mut puppet, "play 1 1"));
     // A copy from the host may bring addresses, which a kernel after it may follow.
-    puppet.run("host 0 64");
     capture(&mut puppet, 2, &[&fill, "push 1 0 0 4"]);
     assert!(waits_for_all(&node, &mut puppet, "play 2 1"));
     // Another graph may have the handle of one that is destroyed.

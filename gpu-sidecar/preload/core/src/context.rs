@@ -30,7 +30,7 @@ pub(crate) struct Hook {
 }
 
 /// Room for the driver's functions that this library calls.
-pub(crate) const DRIVER_FUNCTIONS: usize = 62;
+pub(crate) const DRIVER_FUNCTIONS: usize = 63;
 /// Interval at which the waiters of an old page are woken until all are awake.
 const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 

@@ -90,6 +90,7 @@ driver! {
     fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize);
     fn cuGraphNodeGetType(node: Handle, kind: *mut c_int);
     fn cuGraphKernelNodeGetParams_v2(node: Handle, parameters: *mut c_void);
+    fn cuGraphKernelNodeGetAttribute(node: Handle, attribute: c_int, value: *mut c_void);
     fn cuGraphMemcpyNodeGetParams(node: Handle, parameters: *mut c_void);
     fn cuGraphMemsetNodeGetParams(node: Handle, parameters: *mut c_void);
     fn cuGraphChildGraphNodeGetGraph(node: Handle, graph: *mut Handle);

@@ -21,7 +21,12 @@ pub fn encode<P: Platform>(
     if code == SUCCESS
         && let Some(contents) = contents()
     {
-        host.process().tensor_maps.note(contents, address);
+        let hides = host.process().tensor_maps.note(contents, address);
+        if hides {
+            host.log(
+                "the driver's descriptors of tensors do not show their addresses: amid restores of this process each launch waits for all memory",
+            );
+        }
     }
     Outcome::Done(code)
 }

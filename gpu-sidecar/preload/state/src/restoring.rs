@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Address;
 
-/// Values from which a word may be an address in memory that is not known, up to those that no address has. Drivers reserve addresses for mappings from
+/// Words that may be addresses of device memory. Drivers reserve addresses for mappings from
 /// 0x3_0200_0000 on.
-const UNKNOWN_ADDRESSES: Range<u64> = 1 << 32..1 << 48;
+pub(crate) const ADDRESSES: Range<u64> = 1 << 32..1 << 48;
 
 /// Range of addresses of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl Restoring {
                     groups = groups.max(block.groups);
                     plan.note_use(block.key);
                 }
-                None => is_known &= !UNKNOWN_ADDRESSES.contains(&word),
+                None => is_known &= !ADDRESSES.contains(&word),
             }
         }
         if is_known && any {

@@ -11,7 +11,7 @@ pub const WORDS: usize = 16;
 /// Alignment of descriptors, in words.
 const ALIGNMENT: usize = 8;
 /// Number of descriptors that are known at most: 136 KiB. Two with the same slot replace each other.
-const SLOTS: usize = 1024;
+const SLOT_COUNT: usize = 1024;
 
 /// Contents of a descriptor.
 pub type Contents = [u64; WORDS];
@@ -23,46 +23,48 @@ struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct Slots {
     /// Empty until a program encodes the first descriptor.
-    slots: Vec<Option<Entry>>,
+    entries: Vec<Option<Entry>>,
     /// Whether the contents of some descriptor do not show its address.
     hides_addresses: bool,
 }
 
 /// Descriptors which the program has encoded last.
 #[derive(Debug, Default)]
-pub struct TensorMaps(Mutex<Known>);
+pub struct TensorMaps(Mutex<Slots>);
 
 impl TensorMaps {
     /// Creates the set without a descriptor.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Mutex::new(Known {
-            slots: Vec::new(),
+        Self(Mutex::new(Slots {
+            entries: Vec::new(),
             hides_addresses: false,
         }))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the contents of a descriptor of the tensor at an address.
-    pub fn note(&self, contents: Contents, address: Address) {
-        let mut known = self.known();
-        known.hides_addresses |= !contents.contains(&address);
-        known.slots.resize(SLOTS, None);
-        if let Some(slot) = known.slots.get_mut(slot_of(&contents)) {
+    /// Notes the contents of a descriptor of the tensor at an address. Returns whether it is the first one that does not show its address.
+    pub fn note(&self, contents: Contents, address: Address) -> bool {
+        let mut slots = self.slots();
+        let is_first = !slots.hides_addresses && !contents.contains(&address);
+        slots.hides_addresses |= is_first;
+        slots.entries.resize(SLOT_COUNT, None);
+        if let Some(slot) = slots.entries.get_mut(slot_of(&contents)) {
             *slot = Some(Entry { contents, address });
         }
+        is_first
     }
 
     /// Returns the address of the tensor of a descriptor; `None` for contents which are not those of a known one.
     #[must_use]
     pub fn address(&self, contents: &Contents) -> Option<Address> {
-        let known = self.known();
-        let entry = known.slots.get(slot_of(contents)).copied().flatten()?;
+        let slots = self.slots();
+        let entry = slots.entries.get(slot_of(contents)).copied().flatten()?;
         (entry.contents == *contents).then_some(entry.address)
     }
 
@@ -70,13 +72,16 @@ impl TensorMaps {
     /// which holds addresses.
     #[must_use]
     pub fn hides_addresses(&self) -> bool {
-        self.known().hides_addresses
+        self.slots().hides_addresses
     }
 
-    /// Returns the words of an argument with the address of the tensor in place of each descriptor; `None` if it contains no known descriptor. The
-    /// argument is aligned as a descriptor is.
+    /// Returns the words of an argument with the address of the tensor in place of each descriptor; `None` if it contains no known descriptor, although the
+    /// process has encoded some. The argument is aligned as a descriptor is.
     #[must_use]
     pub fn resolve(&self, words: &[u64]) -> Option<Vec<u64>> {
+        if self.slots().entries.is_empty() {
+            return Some(words.to_vec());
+        }
         let mut resolved = Vec::with_capacity(words.len());
         let mut any = false;
         let mut rest = words;
@@ -99,7 +104,7 @@ impl TensorMaps {
 
 fn slot_of(contents: &Contents) -> usize {
     let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(contents);
-    usize::try_from(hash % SLOTS as u64).unwrap_or(0)
+    usize::try_from(hash % SLOT_COUNT as u64).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -122,7 +127,7 @@ mod tests {
         let maps = TensorMaps::new();
         assert_eq!(maps.address(&contents(1)), None);
         for number in 1..3 {
-            maps.note(contents(number), AT + number);
+            assert!(!maps.note(contents(number), AT + number));
         }
         assert_eq!(maps.address(&contents(1)), Some(AT + 1));
         assert_eq!(maps.address(&contents(2)), Some(AT + 2));
@@ -135,16 +140,22 @@ mod tests {
     #[test]
     fn a_descriptor_that_does_not_show_its_address_is_noticed_for_good() {
         let maps = TensorMaps::new();
-        maps.note(contents(1), AT + 2);
-        maps.note(contents(2), AT + 2);
+        assert!(maps.note(contents(1), AT + 2));
+        assert!(!maps.note(contents(2), AT + 2));
+        assert!(!maps.note(contents(1), AT + 3), "it is known already");
         assert!(maps.hides_addresses());
-        assert_eq!(maps.address(&contents(1)), Some(AT + 2));
+        assert_eq!(maps.address(&contents(1)), Some(AT + 3));
     }
 
     #[test]
     fn descriptors_are_found_among_the_words_of_an_argument() {
         let maps = TensorMaps::new();
-        maps.note(contents(1), AT + 1);
+        assert_eq!(
+            maps.resolve(&[5; 40]),
+            Some(vec![5; 40]),
+            "none was encoded"
+        );
+        assert!(!maps.note(contents(1), AT + 1));
         let argument = |parts: &[&[u64]]| parts.concat();
         let resolve = |parts: &[&[u64]]| maps.resolve(&argument(parts));
         let plain = [5; ALIGNMENT];
@@ -164,13 +175,13 @@ mod tests {
         let maps = TensorMaps::new();
         for _ in 0..5_000 {
             let number = random.below(3_000);
-            maps.note(contents(number), AT + number);
+            assert!(!maps.note(contents(number), AT + number));
             assert_eq!(maps.address(&contents(number)), Some(AT + number));
             let other = random.below(6_000);
             let address = maps.address(&contents(other));
             assert!(address.is_none_or(|address| address == AT + other));
         }
         let known = (0..3_000).filter(|number| maps.address(&contents(*number)).is_some());
-        assert!((900..=SLOTS).contains(&known.count()));
+        assert!((900..=SLOT_COUNT).contains(&known.count()));
     }
 }

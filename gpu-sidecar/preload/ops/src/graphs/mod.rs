@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::cuda::{Code, Handle, SUCCESS};
+use crate::cuda::{Handle, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Driver, Platform};
 use crate::residency;
@@ -22,15 +22,22 @@ pub enum NodeUse {
     Unknown,
 }
 
-/// Instantiates a graph. `executable` returns the handle that the driver has written.
+/// Flag of graphs which kernels launch (`CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`).
+const DEVICE_LAUNCH: u64 = 4;
+
+/// Instantiates a graph with these flags. `executable` returns the handle that the driver has written.
 pub fn instantiate<P: Platform>(
     host: P,
     call: Call<'_>,
     executable: impl FnOnce() -> Option<Handle>,
     graph: Handle,
+    flags: u64,
 ) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);
+    }
+    if flags & DEVICE_LAUNCH != 0 {
+        host.process().graphs.note_device_launches();
     }
     let code = call();
     if code == SUCCESS
@@ -41,25 +48,7 @@ pub fn instantiate<P: Platform>(
     Outcome::Done(code)
 }
 
-/// Makes the nodes of an executable graph those of a graph of the same form.
-pub fn update<P: Platform>(
-    host: P,
-    call: Call<'_>,
-    executable: Handle,
-    graph: Handle,
-) -> Outcome<Code> {
-    if !host.is_active() {
-        return Outcome::Pass(Reason::Inactive);
-    }
-    host.process().graphs.forget(executable);
-    let code = call();
-    if code == SUCCESS {
-        note(host, executable, graph);
-    }
-    Outcome::Done(code)
-}
-
-/// Destroys an executable graph, or changes one of its nodes, after which it is not known what it uses.
+/// Destroys or changes an executable graph. What a changed one uses is not known: programs which change graphs may do so at each step.
 pub fn change<P: Platform>(host: P, executable: Handle) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);

@@ -20,14 +20,18 @@ fn add(fake: &Fake, graph: Handle, nodes: &[(Handle, NodeUse)]) {
     fake.nodes.borrow_mut().extend(nodes.iter().cloned());
 }
 
-fn words(words: &[u64]) -> NodeUse {
-    NodeUse::Words(words.to_vec())
+/// First address.
+const AT: u64 = 0x7f00_0000_0000;
+
+fn words(offsets: &[u64]) -> NodeUse {
+    NodeUse::Words(offsets.iter().map(|offset| AT + offset).collect())
 }
 
 fn instantiated(fake: &'static Fake) -> Option<Vec<u64>> {
-    let made = instantiate(fake, &|| SUCCESS, || Some(EXECUTABLE), GRAPH);
+    let made = instantiate(fake, &|| SUCCESS, || Some(EXECUTABLE), GRAPH, 0);
     assert_eq!(made, Outcome::Done(SUCCESS));
-    fake.process.graphs.words(EXECUTABLE)
+    let words = fake.process.graphs.words(EXECUTABLE)?;
+    Some(words.iter().map(|word| word - AT).collect())
 }
 
 #[test]
@@ -82,25 +86,23 @@ fn a_graph_that_is_changed_or_destroyed_is_not_known() {
 }
 
 #[test]
-fn an_updated_graph_uses_what_it_was_updated_to() {
-    let fake = fake();
-    add(fake, GRAPH, &[(1, words(&[7]))]);
-    add(fake, CHILD, &[(2, words(&[8]))]);
-    assert!(instantiated(fake).is_some());
-    let updated = update(fake, &|| SUCCESS, EXECUTABLE, CHILD);
-    assert_eq!(updated, Outcome::Done(SUCCESS));
-    assert_eq!(fake.process.graphs.words(EXECUTABLE), Some(vec![8]));
-    // The driver states what has changed by then, if anything, only in part.
-    let failed = update(fake, &|| INVALID_VALUE, EXECUTABLE, GRAPH);
-    assert_eq!(failed, Outcome::Done(INVALID_VALUE));
-    assert_eq!(fake.process.graphs.words(EXECUTABLE), None);
-}
-
-#[test]
 fn a_failed_instantiation_leaves_what_is_known() {
     let fake = fake();
     add(fake, GRAPH, &[(1, words(&[7]))]);
-    let made = instantiate(fake, &|| INVALID_VALUE, || Some(EXECUTABLE), GRAPH);
+    assert!(instantiated(fake).is_some());
+    let made = instantiate(fake, &|| INVALID_VALUE, || Some(EXECUTABLE), CHILD, 0);
     assert_eq!(made, Outcome::Done(INVALID_VALUE));
-    assert_eq!(fake.process.graphs.words(EXECUTABLE), None);
+    let words = fake.process.graphs.words(EXECUTABLE);
+    assert_eq!(words, Some(vec![AT + 7]));
+}
+
+#[test]
+fn graphs_for_launches_by_kernels_make_all_unknown() {
+    let fake = fake();
+    add(fake, GRAPH, &[(1, words(&[7]))]);
+    assert!(instantiated(fake).is_some());
+    let made = instantiate(fake, &|| SUCCESS, || Some(CHILD), GRAPH, 5);
+    assert_eq!(made, Outcome::Done(SUCCESS));
+    assert_eq!(fake.process.graphs.words(CHILD), None);
+    assert_eq!(instantiated(fake), None);
 }

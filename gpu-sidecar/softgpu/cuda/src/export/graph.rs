@@ -52,6 +52,7 @@ functions! { TABLE:
     fn cuGraphNodeGetDependentNodes(node: Handle<NodeRef>, out: Out<Handle<NodeRef>>, count: InOut<usize>) = build::get_dependents(node, out, None, count);
     fn cuGraphNodeGetDependentNodes_v2(node: Handle<NodeRef>, out: Out<Handle<NodeRef>>, edges: Out<Edge>, count: InOut<usize>) = build::get_dependents(node, out, Some(edges), count);
     fn cuGraphNodeGetType(node: Handle<NodeRef>, out: Out<u32>) = build::get_kind(node, out);
+    fn cuGraphKernelNodeGetAttribute(node: Handle<NodeRef>, attribute: u32, out: Out<[u64; 8]>) = build::kernel_attribute(node, attribute, out);
     fn cuGraphKernelNodeGetParams(node: Handle<NodeRef>, out: Out<KernelParametersV1>) = build::kernel_parameters_v1(node, out);
     fn cuGraphKernelNodeGetParams_v2(node: Handle<NodeRef>, out: Out<KernelParameters>) = build::kernel_parameters(node, out);
     fn cuGraphKernelNodeSetParams(node: Handle<NodeRef>, parameters: In<KernelParametersV1>) = build::change_kernel_v1(node, parameters);

@@ -62,7 +62,7 @@ functions! { TABLE:
     fn cuLaunchCooperativeKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, DefaultStream::Legacy);
     fn cuLaunchCooperativeKernel_ptsz(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, DefaultStream::PerThread);
     fn cuLaunchKernelEx(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, DefaultStream::Legacy);
+    fn cuLaunchKernelEx_ptsz(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, DefaultStream::PerThread);
     fn cuTensorMapEncodeTiled(map: Out<Contents>, element: u32, rank: u32, address: u64, sizes: In<u64>, strides: In<u64>, part: In<u32>, steps: In<u32>, _interleave: u32, _swizzle: u32, _promotion: u32, _fill: u32) = tensor_map::encode(map, Tensor { element, rank, address, sizes, strides, part, steps });
     fn cuTensorMapReplaceAddress(map: Out<u64>, address: u64) = tensor_map::replace_address(map, address);
-    fn cuLaunchKernelEx_ptsz(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, DefaultStream::PerThread);
 }

@@ -109,7 +109,6 @@ unsupported! {
     cuGraphExternalSemaphoresWaitNodeGetParams
     cuGraphExternalSemaphoresWaitNodeSetParams
     cuGraphKernelNodeCopyAttributes
-    cuGraphKernelNodeGetAttribute
     cuGraphKernelNodeSetAttribute
     cuGraphMemAllocNodeGetParams
     cuGraphMemFreeNodeGetParams

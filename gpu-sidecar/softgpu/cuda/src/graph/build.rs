@@ -498,6 +498,21 @@ pub(crate) fn kernel_parameters_v1(node: Handle<NodeRef>, out: Out<KernelParamet
     out.put(get_kernel(node)?.narrow())
 }
 
+/// Implements `cuGraphKernelNodeGetAttribute`, of which only one is there: whether kernels may change the node
+/// (`CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE`). None may.
+pub(crate) fn kernel_attribute(
+    node: Handle<NodeRef>,
+    attribute: u32,
+    out: Out<[u64; 8]>,
+) -> Result {
+    const UPDATABLE: u32 = 13;
+    let _parameters = get_kernel(node)?;
+    if attribute != UPDATABLE {
+        return Err(Error::NOT_SUPPORTED);
+    }
+    out.put([0; 8])
+}
+
 /// Implements `cuGraphMemcpyNodeGetParams`: returns a copy node's parameters.
 pub(crate) fn copy_parameters_of(node: Handle<NodeRef>, out: Out<Copy3d>) -> Result {
     let driver = driver()?;

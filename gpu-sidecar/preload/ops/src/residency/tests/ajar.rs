@@ -409,9 +409,9 @@ fn descriptors_that_hide_addresses_make_every_launch_wait_for_the_last_group() {
         fake.process.graphs.note(GRAPH, [first].into());
         let mut contents = [0; 16];
         contents[0] = first;
-        fake.process.tensor_maps.note(contents, first);
+        assert!(!fake.process.tensor_maps.note(contents, first));
         assert!(runs(fake, &[first]) && graph_runs(fake));
-        fake.process.tensor_maps.note([0; 16], first);
+        assert!(fake.process.tensor_maps.note([0; 16], first));
         assert!(!runs(fake, &[first]) && !graph_runs(fake));
     })
     .unwrap();
