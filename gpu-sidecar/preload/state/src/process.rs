@@ -42,7 +42,7 @@ pub struct Process {
     pub functions: Functions,
     /// What executable graphs use.
     pub graphs: Graphs,
-    /// Descriptors of tensors.
+    /// Descriptors of tensors which the program has encoded last.
     pub tensor_maps: TensorMaps,
     /// Work in flight and its streams.
     pub streams: Streams,

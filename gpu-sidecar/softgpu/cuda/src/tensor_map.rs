@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_refuses_is_refused() {
+    fn a_tensor_out_of_its_ranges_is_refused() {
         let zeros = In::from_raw([0, 0, 0, 0, 0].as_ptr());
         let refused = [
             tensor(0),
