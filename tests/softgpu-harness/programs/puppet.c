@@ -9,6 +9,7 @@
  *   device I                   SMs, bytes, UUID, name
  *   info                       bytes free, bytes in all
  *   alloc M BYTES              device memory; free M
+ *   async S M BYTES            memory of the device's pool; release S M
  *   host H BYTES               pinned memory, of zeros; pages H BYTES pageable memory
  *   own M BYTES                memory that it creates and maps itself, of whole granules, whose handle it keeps; disown M
  *   remap M                    unmaps it, and maps the handle there again
@@ -325,6 +326,10 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
         value = (uint32_t)n[3];
         return start(gpu.fill, blocks_for(n[2]), 256, stream[n[0]], (void *[]){ &memory[n[1]], (void *)&n[2], &value });
     }
+    if (IS("async"))
+        return TRY(cuMemAllocAsync, &memory[n[1]], n[2], stream[n[0]]);
+    if (IS("release"))
+        return TRY(cuMemFreeAsync, memory[n[1]], stream[n[0]]);
     if (IS("clear"))
         return TRY(cuMemsetD8Async, memory[n[1]], 0, n[2], stream[n[0]]);
     if (IS("packed"))

@@ -1,6 +1,6 @@
 //! Random allocations, uses and moves: whatever their order, memory that a program has written reads the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use softgpu_harness::node::Node;
@@ -18,18 +18,36 @@ const GRANULES_MAX: u64 = 1_200;
 /// Number of operations of a run whose length is not set. A number, not a time, so that a slow machine tests as much as a fast one.
 const OPERATIONS: u64 = 200;
 
-/// Memory of the program: number of its words, the value in all of them, and whether the program has mapped it itself.
+/// Streams of the program, beside the one that waits for them.
+const STREAMS: u64 = 3;
+
+/// How memory was allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Allocated,
+    /// Created and mapped by the program.
+    Own,
+    /// Of the device's pool, which stays there.
+    Pool,
+}
+
+/// Memory of the program: number of its words, the value in all of them, and the value which the graph of its slot writes, if there is one.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     words: u64,
     value: u64,
-    is_own: bool,
+    kind: Kind,
+    graph: Option<u64>,
 }
 
 /// What the program has allocated, by slot.
 #[derive(Debug, Default)]
 struct Held {
     pieces: BTreeMap<u64, Piece>,
+    /// Slots to which something writes that was not waited for.
+    written: BTreeSet<u64>,
+    /// Whether some memory is of the pool. While any is, restores are not streamed.
+    uses_pool: bool,
 }
 
 impl Held {
@@ -40,11 +58,67 @@ impl Held {
             .sum()
     }
 
+    /// Waits for all streams if something in one of them writes to the slot.
+    fn wait(&mut self, puppet: &mut Puppet, slot: u64) {
+        if self.written.contains(&slot) {
+            puppet.run("sync_all");
+            self.written.clear();
+        }
+    }
+
     /// Checks the sum of a slot's words.
-    fn check(&self, puppet: &mut Puppet, slot: u64) {
+    fn check(&mut self, puppet: &mut Puppet, slot: u64) {
+        self.wait(puppet, slot);
         let Piece { words, value, .. } = self.pieces[&slot];
         let sum = puppet.run(&format!("sum {slot} {words}")).number(0);
         assert_eq!(sum, words * value, "slot {slot} of {words} words");
+    }
+
+    /// Frees a slot.
+    fn free(&mut self, puppet: &mut Puppet, slot: u64) -> &'static str {
+        // Unlike a free, an unmapping waits for nothing.
+        self.wait(puppet, slot);
+        let piece = self.pieces.remove(&slot).unwrap();
+        if piece.graph.is_some() {
+            puppet.run(&format!("drop {slot}"));
+        }
+        let (verb, line) = match piece.kind {
+            Kind::Allocated => ("free", format!("free {slot}")),
+            Kind::Own => ("disown", format!("disown {slot}")),
+            Kind::Pool => ("release", format!("release 0 {slot}")),
+        };
+        puppet.run(&line);
+        verb
+    }
+
+    /// Writes a value to a slot, in some stream, by a kernel or as the graph of the slot, which writes the value that it was captured with.
+    fn fill(&mut self, puppet: &mut Puppet, random: &mut Random, slot: u64) -> &'static str {
+        // What an earlier kernel in another stream writes to it comes before.
+        self.wait(puppet, slot);
+        self.written.insert(slot);
+        let stream = random.below(STREAMS + 1);
+        let value = random.below(1 << 20);
+        let piece = self.pieces.get_mut(&slot).unwrap();
+        let fill = |stream: u64| format!("fill {stream} {slot} {} {value}", piece.words);
+        match piece.graph {
+            Some(value) if random.below(2) == 0 => {
+                piece.value = value;
+                puppet.run(&format!("play {slot} {stream}"));
+                "play"
+            }
+            None if random.below(3) == 0 => {
+                puppet.run("capture 1");
+                puppet.run(&fill(1));
+                puppet.run(&format!("graph {slot} 1"));
+                piece.graph = Some(value);
+                "graph"
+            }
+            _ => {
+                puppet.run(&fill(stream));
+                piece.value = value;
+                "fill"
+            }
+        }
     }
 }
 
@@ -70,43 +144,40 @@ fn act(random: &mut Random, node: &mut Node, puppet: &mut Puppet, held: &mut Hel
             else {
                 return "full";
             };
-            let is_own = random.below(3) == 0;
-            let verb = if is_own { "own" } else { "alloc" };
-            puppet.run(&format!("{verb} {slot} {}", 4 * words));
+            let kind = match random.below(12) {
+                0..=3 => Kind::Own,
+                4 if held.uses_pool => Kind::Pool,
+                _ => Kind::Allocated,
+            };
+            let bytes = 4 * words;
+            let (verb, line) = match kind {
+                Kind::Allocated => ("alloc", format!("alloc {slot} {bytes}")),
+                Kind::Own => ("own", format!("own {slot} {bytes}")),
+                Kind::Pool => ("async", format!("async 0 {slot} {bytes}")),
+            };
+            puppet.run(&line);
             let value = random.below(1 << 20);
             puppet.run(&format!("fill 0 {slot} {words} {value}"));
+            held.written.insert(slot);
             let piece = Piece {
                 words,
                 value,
-                is_own,
+                kind,
+                graph: None,
             };
             held.pieces.insert(slot, piece);
             verb
         }
-        20..=29 if !slots.is_empty() => {
-            let slot = any(random);
-            let piece = held.pieces.remove(&slot).unwrap();
-            if !piece.is_own {
-                puppet.run(&format!("free {slot}"));
-                return "free";
-            }
-            // Unlike a free, an unmapping waits for nothing.
-            puppet.run("sync 0");
-            puppet.run(&format!("disown {slot}"));
-            "disown"
-        }
+        20..=29 if !slots.is_empty() => held.free(puppet, any(random)),
         30..=44 if !slots.is_empty() => {
             let slot = any(random);
-            let value = random.below(1 << 20);
-            let piece = held.pieces.get_mut(&slot).unwrap();
-            piece.value = value;
-            puppet.run(&format!("fill 0 {slot} {} {value}", piece.words));
-            if piece.is_own && random.below(2) == 0 {
-                puppet.run("sync 0");
+            let done = held.fill(puppet, random, slot);
+            if held.pieces[&slot].kind == Kind::Own && random.below(2) == 0 {
+                held.wait(puppet, slot);
                 puppet.run(&format!("remap {slot}"));
                 return "remap";
             }
-            "fill"
+            done
         }
         45..=69 if !slots.is_empty() => {
             let slot = any(random);
@@ -124,6 +195,14 @@ fn act(random: &mut Random, node: &mut Node, puppet: &mut Puppet, held: &mut Hel
         94..=98 => {
             let (status, answer) = order(node, "restore");
             assert_eq!(status, 200, "{answer}");
+            let graphs = held.pieces.iter().find(|(_, piece)| piece.graph.is_some());
+            if let Some((&slot, _)) = graphs {
+                held.wait(puppet, slot);
+                held.written.insert(slot);
+                let piece = held.pieces.get_mut(&slot).unwrap();
+                piece.value = piece.graph.unwrap();
+                puppet.run(&format!("play {slot} {}", random.below(STREAMS + 1)));
+            }
             "restore"
         }
         99 => {
@@ -155,7 +234,13 @@ fn random_cycles_change_no_byte() {
     // Everything at once: copies ahead, and kernels amid restores.
     let mut node = node("[memory]\nseal-after = \"20ms\"\nstream-restores = \"poisoned\"\n");
     let mut puppet = program(&node);
-    let mut held = Held::default();
+    for stream in 1..=STREAMS {
+        puppet.run(&format!("stream {stream}"));
+    }
+    let mut held = Held {
+        uses_pool: random.below(3) == 0,
+        ..Held::default()
+    };
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let begin = Instant::now();
     let mut done = 0;
@@ -164,7 +249,8 @@ fn random_cycles_change_no_byte() {
         let what = act(&mut random, &mut node, &mut puppet, &mut held);
         *counts.entry(what).or_default() += 1;
     }
-    for &slot in held.pieces.keys() {
+    let slots: Vec<u64> = held.pieces.keys().copied().collect();
+    for slot in slots {
         held.check(&mut puppet, slot);
     }
     print_line(&format!("{counts:?}; {} granules", held.granules()));
