@@ -65,7 +65,7 @@ pub(super) struct Pod {
     pub(super) added: u64,
     /// Time since which the pod's usage is not known yet, while it holds a token.
     pub(super) unsettled_since: Time,
-    /// Time reported since `unsettled_since`.
+    /// What was reported beside the work in flight.
     pub(super) beside: Beside,
     pub(super) limit: Limit,
     /// Time from which the limit lets the pod run; valid while it waits.

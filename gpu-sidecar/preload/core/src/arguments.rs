@@ -1,14 +1,12 @@
 //! Arguments of kernels, as programs pass them to launches.
 
 use preload_ops::launch::Arguments;
+use preload_state::tensor_maps::{ALIGNMENT, WORDS};
 
 use crate::calls::written;
 use crate::context::context;
 use crate::driver::{self, Code, Handle};
 use crate::pointers::{read, read_words};
-
-/// Alignment and least size of a descriptor of a tensor (`CUtensorMap`), whose address cannot be read.
-const OPAQUE: (usize, usize) = (64, 128);
 
 /// Returns all words of the arguments of a launch, if they are known, with the address of the tensor in place of each descriptor of one. `is_kernel`: as
 /// in [`parameter`].
@@ -21,7 +19,8 @@ pub(crate) fn words(function: Handle, is_kernel: bool, arguments: Arguments) -> 
             return (index > 0).then_some(words);
         };
         let own = read_words(places.place(index, offset, bytes)?, bytes);
-        if offset.is_multiple_of(OPAQUE.0) && bytes >= OPAQUE.1 {
+        // It may be, or contain, descriptors of tensors, whose addresses cannot be read.
+        if offset.is_multiple_of(8 * ALIGNMENT) && bytes >= 8 * WORDS {
             words.extend(context().process.tensor_maps.resolve(&own)?);
         } else {
             words.extend(own);

@@ -7,7 +7,6 @@ use preload_ops::graphs::{self, NodeUse};
 use preload_ops::launch::Arguments;
 
 use crate::calls::{check, written};
-use crate::context::context;
 use crate::driver::{self, Code, Handle, INVALID_VALUE};
 use crate::hook::hooks;
 use crate::host::Host;
@@ -28,7 +27,8 @@ fn flags_of(parameters: *const c_void) -> u64 {
 }
 
 fn change(real: &dyn Fn() -> Code, executable: Handle) -> Code {
-    graphs::change(Host, executable).or_call(real)
+    graphs::forget(Host, executable);
+    real()
 }
 
 hooks! { HOOKS:
@@ -267,10 +267,7 @@ fn used(node: Handle) -> Result<NodeUse, Code> {
                 driver::cuGraphChildGraphNodeGetGraph(node, child)
             })?)
         }
-        kind::HOST => {
-            context().process.note_host_function();
-            NodeUse::Words(Vec::new())
-        }
+        kind::HOST => NodeUse::HostFunction,
         kind::EMPTY | kind::WAIT_EVENT | kind::RECORD_EVENT | kind::SIGNAL | kind::WAIT => {
             NodeUse::Words(Vec::new())
         }

@@ -43,7 +43,8 @@ impl Graphs {
         words.retain(|word| ADDRESSES.contains(word));
         let mut table = self.table();
         table.remove(graph);
-        if !words.is_empty() && table.count + words.len() <= WORDS_MAX {
+        let has_room = table.count + words.len() <= WORDS_MAX;
+        if has_room && !words.is_empty() && !table.has_device_launches {
             table.count += words.len();
             table.words.insert(graph, words.into_iter().collect());
         }
@@ -66,9 +67,7 @@ impl Graphs {
     /// Returns the words of the arguments of all nodes of an executable graph; `None` if they are not known.
     #[must_use]
     pub fn words(&self, graph: Handle) -> Option<Vec<u64>> {
-        let table = self.table();
-        let words = table.words.get(&graph)?;
-        (!table.has_device_launches).then(|| words.to_vec())
+        self.table().words.get(&graph).map(|words| words.to_vec())
     }
 }
 

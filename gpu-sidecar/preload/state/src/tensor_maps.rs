@@ -9,7 +9,7 @@ use crate::Address;
 /// Number of words of eight bytes of a descriptor.
 pub const WORDS: usize = 16;
 /// Alignment of descriptors, in words.
-const ALIGNMENT: usize = 8;
+pub const ALIGNMENT: usize = 8;
 /// Number of descriptors that are known at most: 136 KiB. Two with the same slot replace each other.
 const SLOT_COUNT: usize = 1024;
 

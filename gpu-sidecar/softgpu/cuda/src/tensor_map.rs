@@ -100,15 +100,19 @@ pub(crate) fn replace_address(map: Out<u64>, address: u64) -> Result {
 mod tests {
     use super::*;
 
+    fn list<T: Copy>(values: &'static [T]) -> In<T> {
+        In::from_raw(values.as_ptr())
+    }
+
     fn tensor(rank: u32) -> Tensor {
         Tensor {
             element: 7,
             rank,
             address: 0x7f00_0000_0010,
-            sizes: In::from_raw([64, 1 << 32, 1, 1, 5].as_ptr()),
-            strides: In::from_raw([256, 512, 16, 1 << 39].as_ptr()),
-            part: In::from_raw([64, 256, 1, 1, 5].as_ptr()),
-            steps: In::from_raw([1, 8, 1, 1, 2].as_ptr()),
+            sizes: list(&[64, 1 << 32, 1, 1, 5]),
+            strides: list(&[256, 512, 16, 1 << 39]),
+            part: list(&[64, 256, 1, 1, 5]),
+            steps: list(&[1, 8, 1, 1, 2]),
         }
     }
 
@@ -123,19 +127,19 @@ mod tests {
                 ..tensor(5)
             },
             Tensor {
-                sizes: In::from_raw([64, 2, 1, 1, 5].as_ptr()),
+                sizes: list(&[64, 2, 1, 1, 5]),
                 ..tensor(5)
             },
             Tensor {
-                strides: In::from_raw([256, 512, 16, 32].as_ptr()),
+                strides: list(&[256, 512, 16, 32]),
                 ..tensor(5)
             },
             Tensor {
-                part: In::from_raw([64, 256, 1, 1, 6].as_ptr()),
+                part: list(&[64, 256, 1, 1, 6]),
                 ..tensor(5)
             },
             Tensor {
-                steps: In::from_raw([1, 8, 1, 1, 1].as_ptr()),
+                steps: list(&[1, 8, 1, 1, 1]),
                 ..tensor(5)
             },
         ];
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_tensor_out_of_its_ranges_is_refused() {
-        let zeros = In::from_raw([0, 0, 0, 0, 0].as_ptr());
+        let zeros = list(&[0, 0, 0, 0, 0]);
         let refused = [
             tensor(0),
             tensor(6),
@@ -167,19 +171,19 @@ mod tests {
                 ..tensor(5)
             },
             Tensor {
-                strides: In::from_raw([256, 512, 8, 16].as_ptr()),
+                strides: list(&[256, 512, 8, 16]),
                 ..tensor(5)
             },
             Tensor {
-                strides: In::from_raw([256, 512, 1 << 40, 16].as_ptr()),
+                strides: list(&[256, 512, 1 << 40, 16]),
                 ..tensor(5)
             },
             Tensor {
-                part: In::from_raw([257, 1, 1, 1, 1].as_ptr()),
+                part: list(&[257, 1, 1, 1, 1]),
                 ..tensor(5)
             },
             Tensor {
-                steps: In::from_raw([9, 1, 1, 1, 1].as_ptr()),
+                steps: list(&[9, 1, 1, 1, 1]),
                 ..tensor(5)
             },
             Tensor {

@@ -233,7 +233,7 @@ pub(crate) async fn run(options: &EvictOptions, output: &Output) -> anyhow::Resu
     })
 }
 
-/// Measures the models of a GPU, and runs its cycles after a notification.
+/// Measures the models of a GPU, notifies `is_measured`, and runs its cycles.
 async fn measured(
     station: Station,
     seed: u64,

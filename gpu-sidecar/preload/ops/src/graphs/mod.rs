@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::cuda::{Handle, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
-use crate::platform::{Driver, Platform};
+use crate::platform::{Platform, System};
 use crate::residency;
 
 /// Number of nodes of a graph with its child graphs that are read at most. What a larger graph uses is not known.
@@ -18,6 +18,8 @@ pub enum NodeUse {
     Words(Vec<u64>),
     /// What the nodes of this graph use.
     Child(Handle),
+    /// None on the device: it calls a function of the program, which may write host memory.
+    HostFunction,
     /// It is not known.
     Unknown,
 }
@@ -48,13 +50,11 @@ pub fn instantiate<P: Platform>(
     Outcome::Done(code)
 }
 
-/// Destroys or changes an executable graph. What a changed one uses is not known: programs which change graphs may do so at each step.
-pub fn change<P: Platform>(host: P, executable: Handle) -> Outcome {
-    if !host.is_active() {
-        return Outcome::Pass(Reason::Inactive);
+/// Forgets what an executable graph uses, before it is destroyed or changed. It is not read again: programs which change graphs may do so at each step.
+pub fn forget<P: System>(host: P, executable: Handle) {
+    if host.is_active() {
+        host.process().graphs.forget(executable);
     }
-    host.process().graphs.forget(executable);
-    Outcome::Pass(Reason::Measured)
 }
 
 fn note<P: Platform>(host: P, executable: Handle, graph: Handle) {
@@ -67,7 +67,7 @@ fn note<P: Platform>(host: P, executable: Handle, graph: Handle) {
 }
 
 /// Returns the words of the arguments of all nodes; `None` if those of some node are not known.
-fn words_of<P: Driver>(host: P, graph: Handle) -> Option<BTreeSet<u64>> {
+fn words_of<P: Platform>(host: P, graph: Handle) -> Option<BTreeSet<u64>> {
     let mut words = BTreeSet::new();
     let mut graphs = vec![graph];
     let mut left = NODES_MAX;
@@ -78,6 +78,7 @@ fn words_of<P: Driver>(host: P, graph: Handle) -> Option<BTreeSet<u64>> {
             match host.node_use(node) {
                 NodeUse::Words(own) => words.extend(own),
                 NodeUse::Child(child) => graphs.push(child),
+                NodeUse::HostFunction => host.process().note_host_function(),
                 NodeUse::Unknown => return None,
             }
         }

@@ -47,6 +47,15 @@ fn a_graph_uses_what_its_nodes_and_those_of_its_children_use() {
 }
 
 #[test]
+fn a_node_with_a_function_of_the_program_counts_as_one_in_a_stream() {
+    let fake = fake();
+    add(fake, GRAPH, &[(1, words(&[7])), (2, NodeUse::HostFunction)]);
+    assert!(!fake.process.has_host_functions());
+    assert_eq!(instantiated(fake), Some(vec![7]));
+    assert!(fake.process.has_host_functions());
+}
+
+#[test]
 fn one_node_of_which_nothing_is_known_makes_the_graph_unknown() {
     let fake = fake();
     add(fake, GRAPH, &[(1, words(&[7])), (2, NodeUse::Child(CHILD))]);
@@ -81,7 +90,7 @@ fn a_graph_that_is_changed_or_destroyed_is_not_known() {
     let fake = fake();
     add(fake, GRAPH, &[(1, words(&[7]))]);
     assert!(instantiated(fake).is_some());
-    assert_eq!(change(fake, EXECUTABLE), Outcome::Pass(Reason::Measured));
+    forget(fake, EXECUTABLE);
     assert_eq!(fake.process.graphs.words(EXECUTABLE), None);
 }
 
