@@ -10,8 +10,8 @@ use serde_json::Value;
 use softgpu_harness::node::{Node, preload};
 use testing::until;
 
-/// Objective of every pod.
-pub(crate) const OBJECTIVE: Duration = Duration::from_millis(500);
+/// Objective of a pod unless it has one of its own.
+const OBJECTIVE: Duration = Duration::from_millis(500);
 /// Longest time until an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(25);
 /// Settings of every model: one of 4 MiB of weights, whose answers are checked. A unit of input takes a millisecond.
@@ -51,6 +51,7 @@ pub(crate) struct About {
     /// Address at which its queue-proxy listens, on port 8012.
     pub(crate) ip: &'static str,
     pub(crate) concurrency: u32,
+    pub(crate) objective: Duration,
     /// Whether it computes beside other pods of its slot.
     pub(crate) is_shared: bool,
     /// Longest time of its kernels.
@@ -67,6 +68,7 @@ impl About {
             slot: "",
             ip,
             concurrency: 1,
+            objective: OBJECTIVE,
             is_shared: false,
             piece: "600s",
         }
@@ -84,7 +86,7 @@ impl About {
             true => "weir.dev/isolation=\"shared\"\nweir.dev/gpu-memory=\"16Mi\"\n",
             false => "weir.dev/isolation=\"tenant\"\n",
         };
-        let objective = OBJECTIVE.as_millis();
+        let objective = self.objective.as_millis();
         let annotations = format!("{isolation}weir.dev/slo=\"{objective}ms\"\n");
         node.publish(self.name, &annotations, &about);
         until("the pod is served", || {
@@ -199,7 +201,7 @@ pub(crate) fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_secon
     let concurrency = about.concurrency.to_string();
     let timeout_seconds = timeout_seconds.to_string();
     let port = port.to_string();
-    let objective = format!("{}ms", OBJECTIVE.as_millis());
+    let objective = format!("{}ms", about.objective.as_millis());
     for (name, value) in [
         ("SERVING_NAMESPACE", "demo"),
         ("SERVING_CONFIGURATION", name),
