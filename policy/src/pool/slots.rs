@@ -371,7 +371,7 @@ pub enum Residency {
 }
 
 /// Iterates over the slots of a bit set, in ascending order.
-fn bits(mut set: u64) -> impl Iterator<Item = u32> {
+pub(in crate::pool) fn bits(mut set: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let slot = set.trailing_zeros();
         set &= set.wrapping_sub(1);

@@ -1,6 +1,6 @@
 //! Loads ahead of leases: the model of a waiting head returns while another instance computes ([`ahead`]).
 
-use super::{Action, Entry, InstanceId, Leases, Location, SlotId};
+use super::{Action, Entry, InstanceId, Leases, Location, SlotId, slots_of};
 use crate::Time;
 use crate::pool::FunctionId;
 use crate::pool::ahead::{self, Candidate};
@@ -38,18 +38,11 @@ impl Leases {
         if !self.loads_ahead {
             return;
         }
-        let slots = (0..self.slots.len()).map(super::slot_id);
-        let mut open = 0_u64;
-        for slot in slots {
-            self.step_ahead(slot, actions);
-            open |= u64::from(self.is_open_ahead(slot)) << slot.0;
-        }
+        self.each_unsettled(|own, slot| own.step_ahead(slot, actions));
         // Under load most slots have a load on their path most of the time: no head is looked at for them.
-        for slot in (0..self.slots.len()).map(super::slot_id) {
-            if self.pool.is_path_taken(slot) {
-                open &= !(1 << slot.0);
-            }
-        }
+        let open = slots_of(self.waited_for());
+        let open = open.filter(|slot| self.is_open_ahead(*slot) && !self.pool.is_path_taken(*slot));
+        let mut open = open.fold(0_u64, |set, slot| set | 1 << slot.0);
         if open == 0 || self.waiting.is_empty() {
             return;
         }
@@ -321,7 +314,7 @@ impl Leases {
 
     /// Returns the slots to which a model is on its way, or is there for a head that is served first, beside whose data a function's must not be, as a bit set.
     pub(super) fn strange_ahead(&self, function: FunctionId) -> u64 {
-        let moving = self.slots.iter().filter_map(|at| at.ahead);
+        let moving = slots_of(self.unsettled()).filter_map(|slot| self.at(slot).ahead);
         let moving = moving.filter(|ahead| {
             ahead.promised.is_some() || matches!(ahead.stage, Stage::Moving { .. })
         });

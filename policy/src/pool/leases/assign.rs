@@ -1,9 +1,6 @@
 //! Turns: which waiting instance gets which slot.
 
-use super::{
-    Cause, Entry, Function, InstanceId, Leases, PARKED_CREDIT_MAX, PARKED_SHARE, SlotId, Stage,
-    Turn,
-};
+use super::{Cause, Entry, Function, InstanceId, Leases, SlotId, Stage, Turn};
 use crate::pool::slots::{Decision, Evicted};
 use crate::pool::{FunctionId, queue};
 use crate::{Span, Time};
@@ -16,7 +13,6 @@ const LOOK: Span = Span::from_millis(1);
 impl Leases {
     /// Assigns free slots to heads in their order, and to parked processes. Returns whether any was assigned.
     pub(super) fn assign(&mut self) -> bool {
-        self.accrue();
         let mut is_assigned = self.assign_parked(true);
         if self.free_slots() != 0 {
             self.estimate();
@@ -34,9 +30,7 @@ impl Leases {
     /// Assigns free slots to heads in their order. Returns whether any was assigned.
     fn assign_heads(&mut self) -> bool {
         self.release_held();
-        for slot in &mut self.slots {
-            slot.awaited = Span::ZERO;
-        }
+        self.each_unsettled(|own, slot| own.at_mut(slot).awaited = Span::ZERO);
         self.look_at_yielded_again();
         let mut is_assigned = self.assign_promised();
         let mut returns = None;
@@ -162,6 +156,7 @@ impl Leases {
             return;
         };
         self.take_yielded(slot);
+        self.turns |= 1 << slot.0;
         self.at_mut(slot).turn = Some(Turn {
             instance,
             cause,
@@ -170,17 +165,25 @@ impl Leases {
         });
     }
 
-    /// Returns whether a slot may be assigned: the pool knows whether it is free.
-    fn is_assignable(&self, slot: SlotId) -> bool {
-        let at = self.at(slot);
-        self.grants(slot) && at.queues > 0 && at.turn.is_none()
+    /// Takes the next turn from a slot.
+    pub(super) fn take_turn(&mut self, slot: SlotId) -> Option<Turn> {
+        self.turns &= !(1 << slot.0);
+        self.at_mut(slot).turn.take()
+    }
+
+    /// Returns the slots that may be assigned, as a bit set: the pool knows whether they are free.
+    const fn assignable(&self) -> u64 {
+        self.usable & !self.lost & self.queued & !self.turns
+    }
+
+    /// Returns whether a slot may be assigned.
+    const fn is_assignable(&self, slot: SlotId) -> bool {
+        self.assignable() >> slot.0 & 1 == 1
     }
 
     /// Returns the slots that may be assigned and are free, as a bit set.
-    pub(super) fn free_slots(&self) -> u64 {
-        let slots = (0..self.slots.len()).map(super::slot_id);
-        let assignable = slots.filter(|slot| self.is_assignable(*slot));
-        assignable.fold(0, |set, slot| set | 1 << slot.0) & self.pool.free_set()
+    pub(super) const fn free_slots(&self) -> u64 {
+        self.assignable() & self.pool.free_set()
     }
 
     /// Returns the slots on which the head of an instance may run, as a bit set: its own, and those of siblings if it can forward to them.
@@ -357,21 +360,6 @@ impl Leases {
         Span(execution.0.saturating_add(load.0))
     }
 
-    /// Adds to the time that parked processes may have.
-    fn accrue(&mut self) {
-        let now = self.now;
-        let most = i64::try_from(PARKED_CREDIT_MAX.0).unwrap_or(i64::MAX);
-        for at in &mut self.slots {
-            let passed = now.since(at.credited).0 / PARKED_SHARE;
-            let passed = i64::try_from(passed).unwrap_or(i64::MAX);
-            at.credit = at.credit.saturating_add(passed).min(most);
-            // What is less than the unit is not lost.
-            if passed > 0 {
-                at.credited = now;
-            }
-        }
-    }
-
     /// Assigns free slots to parked processes: with `is_due`, only to those whose time has come and for which there is credit.
     fn assign_parked(&mut self, is_due: bool) -> bool {
         let now = self.now;
@@ -385,7 +373,7 @@ impl Leases {
                 let may = self.may_have_turn(entry) && self.is_assignable(slot);
                 let is_free = self.pool.free_set() >> slot.0 & 1 == 1;
                 let is_due = match is_due {
-                    true => deadline <= now && self.at(slot).credit > 0,
+                    true => deadline <= now && self.credit(slot) > 0,
                     // A head has the slot soon.
                     false => !self.is_promised(slot),
                 };

@@ -7,7 +7,7 @@
 //! Until then, loads of other models over the same path wait if they could make the head late: each may delay it by as long as it takes alone.
 
 use super::ahead::{Ahead, Stage};
-use super::{Cause, InstanceId, Leases, SlotId, Turn};
+use super::{Cause, InstanceId, Leases, SlotId, Turn, slots_of};
 use crate::pool::FunctionId;
 use crate::{Span, Time};
 
@@ -36,7 +36,7 @@ impl Leases {
         if !self.begins_late {
             return Vec::new();
         }
-        let slots = (0..self.slots.len()).map(super::slot_id);
+        let slots = slots_of(self.unsettled());
         slots.flat_map(|slot| self.returns_to(slot)).collect()
     }
 
@@ -129,7 +129,7 @@ impl Leases {
     /// Lets models that have returned for heads leave for claims and for the model of the slot's holder, since what runs, and the slot with it, may wait for
     /// these; and once no head is left that can run on the slot.
     pub(super) fn end_promises(&mut self) {
-        for slot in (0..self.slots.len()).map(super::slot_id) {
+        for slot in slots_of(self.unsettled()) {
             let promised = self.at(slot).ahead.filter(|ahead| ahead.promised.is_some());
             if let Some(ahead) = promised
                 && (self.has_claim(slot)
@@ -255,7 +255,7 @@ impl Leases {
     /// any was assigned.
     pub(super) fn assign_promised(&mut self) -> bool {
         let mut is_assigned = false;
-        for slot in (0..self.slots.len()).map(super::slot_id) {
+        for slot in slots_of(self.unsettled()) {
             let Some(ahead) = self.at(slot).ahead else {
                 continue;
             };

@@ -2,7 +2,7 @@
 
 use super::super::heaviness::Measurements;
 use super::super::means::mean;
-use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location, is_part};
+use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location, is_part, slots_of};
 use crate::pool::queue::{Head, Ticket};
 use crate::pool::{FunctionId, SlotId};
 use crate::{RequestId, Span, Time};
@@ -22,7 +22,8 @@ impl Leases {
         };
         let slot = entry.about.slot;
         if !std::mem::replace(&mut entry.has_queue, true) {
-            self.slots[slot.0 as usize].queues += 1;
+            self.at_mut(slot).queues += 1;
+            self.queued |= 1 << slot.0;
         }
         let may_hold = |entry: &Entry| !self.is_lost(slot) && !self.has_failed(entry);
         let may_hold = self.instances.get(&id).is_some_and(may_hold);
@@ -62,7 +63,10 @@ impl Leases {
         };
         let slot = entry.about.slot;
         if std::mem::replace(&mut entry.has_queue, false) {
-            self.slots[slot.0 as usize].queues -= 1;
+            let at = self.at_mut(slot);
+            at.queues -= 1;
+            let has_queues = at.queues > 0;
+            self.queued = self.queued & !(1 << slot.0) | u64::from(has_queues) << slot.0;
         }
     }
 
@@ -109,11 +113,13 @@ impl Leases {
 
     /// Returns the cause of the turn in which another instance is to take the head of `from`.
     fn promised(&mut self, from: InstanceId) -> Option<&mut Cause> {
-        self.slots.iter_mut().find_map(|slot| {
-            let turn = slot.turn.as_mut()?;
-            let is_for = matches!(turn.cause, Cause::Head { from: own, .. } if own == from);
-            (is_for && turn.instance != from).then_some(&mut turn.cause)
-        })
+        let slot = slots_of(self.turns).find(|slot| {
+            self.at(*slot).turn.is_some_and(|turn| {
+                let is_for = matches!(turn.cause, Cause::Head { from: own, .. } if own == from);
+                is_for && turn.instance != from
+            })
+        })?;
+        Some(&mut self.at_mut(slot).turn.as_mut()?.cause)
     }
 
     /// Gives the head which another instance has promised to the turn of a slot back to it: the slot, or its instance, cannot take it.

@@ -362,7 +362,7 @@ impl Leases {
     /// Gives up a turn that cannot be carried out. Its head waits again.
     pub(super) fn fail_turn(&mut self, slot: SlotId) {
         let now = self.now;
-        let Some(turn) = self.at_mut(slot).turn.take() else {
+        let Some(turn) = self.take_turn(slot) else {
             return;
         };
         self.pool.abandon(now, slot);
@@ -406,8 +406,7 @@ impl Leases {
         self.give_up_plans(slot);
         self.take_lease(slot);
         // All may compute from now on.
-        let own = self.instances.values_mut();
-        for entry in own.filter(|entry| entry.about.slot == slot) {
+        for entry in self.instances.on_slot_mut(slot) {
             entry.is_sealed = false;
         }
     }
@@ -415,7 +414,7 @@ impl Leases {
     /// Ends what lasts for a time: reservations for forwarded requests, the stay of models that refused to leave, and the wait for a new process.
     pub(super) fn end_waits(&mut self) {
         let now = self.now;
-        for slot in (0..self.slots.len()).map(super::slot_id) {
+        for slot in super::slots_of(self.unsettled()) {
             if let Some(holder) = self.at(slot).holder
                 && holder.is_idle_later
             {

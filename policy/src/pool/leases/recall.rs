@@ -1,7 +1,10 @@
 //! When a lease ends although its holder has work.
 
 use super::deferred::Return;
-use super::{Action, Holder, InstanceId, Leases, PARKED_LOOK, PARKED_MAX, SlotId};
+use super::{
+    Action, Holder, InstanceId, Leases, PARKED_CREDIT_MAX, PARKED_LOOK, PARKED_MAX, PARKED_SHARE,
+    SlotId,
+};
 use crate::pool::FunctionId;
 use crate::{Span, Time};
 
@@ -19,12 +22,12 @@ impl Leases {
     /// Recalls the leases whose end has come, and computes when that of the others does. `returns`: the models that are on their way.
     pub(super) fn recall(&mut self, returns: &[Return], actions: &mut Vec<Action>) {
         let now = self.now;
-        for slot in (0..self.slots.len()).map(super::slot_id) {
+        for slot in super::slots_of(self.unsettled() | self.waited_for()) {
             let at = self.at(slot);
             let Some(holder) = at.holder.filter(|holder| holder.is_leased()) else {
                 continue;
             };
-            if !self.grants(slot) || at.turn.is_some() || at.queues == 0 {
+            if at.turn.is_some() || at.queues == 0 || !self.grants(slot) {
                 continue;
             }
             let waiting = self.waiting_for(slot, holder.instance, returns);
@@ -73,7 +76,7 @@ impl Leases {
             _ => Time::NEVER,
         };
         let of_parked = match waiting.parked {
-            Some(deadline) if self.at(slot).credit > 0 || !waiting.has_head => deadline,
+            Some(deadline) if self.credit(slot) > 0 || !waiting.has_head => deadline,
             _ => Time::NEVER,
         };
         of_heads.min(of_yielded).min(of_parked)
@@ -83,7 +86,7 @@ impl Leases {
     fn end_of_parked(&self, slot: SlotId, waiting: &Waiting, holder: &Holder) -> Time {
         let until = holder.since.after(PARKED_MAX);
         if waiting.has_head {
-            let credit = u64::try_from(self.at(slot).credit).unwrap_or(0);
+            let credit = u64::try_from(self.credit(slot)).unwrap_or(0);
             let since = holder.contested_since.unwrap_or(self.now);
             return until.min(since.after(Span(credit)));
         }
@@ -110,8 +113,28 @@ impl Leases {
     pub(super) fn charge(&mut self, slot: SlotId, holder: &Holder) {
         let had = holder.contested_since.map(|since| self.now.since(since).0);
         let had = i64::try_from(had.unwrap_or(0)).unwrap_or(i64::MAX);
+        let credit = self.credit(slot).saturating_sub(had);
+        let now = self.now;
         let at = self.at_mut(slot);
-        at.credit = at.credit.saturating_sub(had);
+        (at.credit, at.credited) = (credit, now);
+    }
+
+    /// Returns the time that parked processes may have on a slot while heads wait, in nanoseconds.
+    pub(super) fn credit(&self, slot: SlotId) -> i64 {
+        let at = self.at(slot);
+        let narrow = |ns| i64::try_from(ns).unwrap_or(i64::MAX);
+        let passed = self.now.since(at.credited).0 / PARKED_SHARE;
+        let credit = at.credit.saturating_add(narrow(passed));
+        credit.min(narrow(PARKED_CREDIT_MAX.0))
+    }
+
+    /// Returns the slots on which what waits could be, as a bit set.
+    pub(super) fn waited_for(&self) -> u64 {
+        let waiting = self.waiting.iter().filter_map(|id| self.instances.get(id));
+        let functions = waiting.filter_map(|entry| self.functions.get(&entry.about.function));
+        let instances = functions.flat_map(|function| &function.instances);
+        let slots = instances.filter_map(|id| self.slot_of(*id));
+        slots.fold(0, |set, slot| set | 1 << slot.0)
     }
 
     /// Returns what waits for a slot, besides its holder; `None` if nothing does.

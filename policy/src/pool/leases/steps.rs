@@ -10,7 +10,7 @@ impl Leases {
     /// Carries out the next steps on a slot.
     pub(super) fn advance(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
         self.note_streaming(slot);
-        if !self.at(slot).is_usable {
+        if self.usable >> slot.0 & 1 == 0 {
             return;
         }
         if self.is_lost(slot) {
@@ -137,7 +137,7 @@ impl Leases {
     /// Recalls the lease of a slot, unless that was done.
     pub(super) fn begin_recall(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
         let now = self.now;
-        let Some(holder) = &mut self.slots[slot.0 as usize].holder else {
+        let Some(holder) = &mut self.at_mut(slot).holder else {
             return;
         };
         if !holder.is_leased() || (holder.restores_since.is_some() && !holder.is_notified) {
@@ -205,10 +205,7 @@ impl Leases {
                 now < until
             }
             Seal::Open => {
-                let can = self.instances.get(&id).is_some_and(|entry| {
-                    let is_there = entry.location == Location::Device && entry.bytes > 0;
-                    is_there && entry.about.may_leave && !entry.is_sealed
-                });
+                let can = self.instances.get(&id).is_some_and(Entry::can_be_sealed);
                 if !can || holder.restores_since.is_some() {
                     return false;
                 }
@@ -254,7 +251,7 @@ impl Leases {
         self.pool.loaded(now, slot, &mut evicted);
         self.evicted = evicted;
         self.queue_evicted();
-        self.at_mut(slot).turn = None;
+        let _over = self.take_turn(slot);
         // A head of its own is dispatched under the lease.
         let had_head = self
             .instances
@@ -317,5 +314,13 @@ impl Leases {
             self.charge(slot, &before);
         }
         self.at_mut(slot).holder = Some(next);
+    }
+}
+
+impl Entry {
+    /// Returns whether its model is there, may leave and is not sealed.
+    pub(super) fn can_be_sealed(&self) -> bool {
+        let is_there = self.location == Location::Device && self.bytes > 0;
+        is_there && self.about.may_leave && !self.is_sealed
     }
 }

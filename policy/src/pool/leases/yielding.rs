@@ -31,9 +31,11 @@ impl Leases {
 
     /// Begins a new look at all heads in their order.
     pub(super) fn look_at_yielded_again(&mut self) {
-        for yielding in self.slots.iter_mut().filter_map(|at| at.yielding.as_mut()) {
-            yielding.free_by = None;
-        }
+        self.each_unsettled(|own, slot| {
+            if let Some(yielding) = &mut own.at_mut(slot).yielding {
+                yielding.free_by = None;
+            }
+        });
     }
 
     /// Returns those of the slots `among`, a bit set, that the next head in order, of the instance `from`, may take, and notes which it passes over. A head of the
@@ -42,7 +44,7 @@ impl Leases {
     pub(super) fn without_yielded(&mut self, head: &Head, from: InstanceId, among: u64) -> u64 {
         let free = among & self.pool.free_set();
         let mut left = among;
-        for slot in (0..self.slots.len()).map(super::slot_id) {
+        for slot in super::slots_of(self.unsettled()) {
             let Some(yielding) = self.at(slot).yielding else {
                 continue;
             };
@@ -114,7 +116,7 @@ impl Leases {
     pub(super) fn end_yielding(&mut self) -> bool {
         let free = self.free_slots();
         let mut was_any = false;
-        for slot in (0..self.slots.len()).map(super::slot_id) {
+        for slot in super::slots_of(self.unsettled()) {
             if free >> slot.0 & 1 == 1 {
                 was_any |= self.at_mut(slot).yielding.take().is_some();
             }
