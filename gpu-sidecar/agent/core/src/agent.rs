@@ -54,6 +54,10 @@ impl Numbers {
         self.used.remove(&id);
     }
 
+    fn is_any_used(&self) -> bool {
+        !self.used.is_empty()
+    }
+
     fn slot(&self, id: ProcessId) -> Option<SlotKey> {
         self.used.get(&id).copied()
     }
@@ -357,7 +361,9 @@ impl Agent {
     fn must_publish_at(&self, now: u64, event: &Event) -> bool {
         let is_time = now.saturating_sub(self.published_at) >= PUBLISH_NS;
         *event == Event::FiguresWanted
-            || (is_time && self.slots.values().any(SlotState::has_processes))
+            || (is_time
+                && self.numbers.is_any_used()
+                && self.slots.values().any(SlotState::has_processes))
     }
 
     fn slot_with(&self, pod: PodKey) -> Option<&SlotState> {

@@ -12,13 +12,14 @@ use agent_core::record::Recorder;
 use agent_core::{Action, Agent, AgentFigures, Event, Facts, MoveOrder, Pod, PodKey};
 use policy::tokens::ProcessId;
 use protocol::message::Malformed;
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::connection::{Connection, Received};
 use super::later::Later;
 use super::queue::QueueConnection;
+use super::timer::Timer;
 use super::{now_ns, roster};
 use crate::state::{Command, Inbox, OrderReply, ServiceSettings};
 
@@ -38,6 +39,8 @@ const PIDFD: u64 = 3 << 32;
 const QUEUE_LISTENER: u64 = 4 << 32;
 /// Tag of the connection of a pod's queue in epoll data; the low 32 bits are the pod's key.
 const QUEUE: u64 = 5 << 32;
+/// Tag of the timer in epoll data.
+const TIMER: u64 = 6 << 32;
 
 /// Listening socket of a pod.
 #[derive(Debug)]
@@ -55,6 +58,7 @@ pub(super) struct Driver {
     pub(super) settings: ServiceSettings,
     pub(super) inbox: Inbox,
     epoll: OwnedFd,
+    timer: Timer,
     pub(super) listeners: HashMap<PodKey, Listener>,
     pub(super) connections: HashMap<ProcessId, Connection>,
     /// Connection which the agent may admit now.
@@ -87,6 +91,13 @@ impl Driver {
             epoll::EventData::new_u64(WAKE),
             epoll::EventFlags::IN,
         )?;
+        let timer = Timer::new()?;
+        epoll::add(
+            &epoll,
+            timer.descriptor(),
+            epoll::EventData::new_u64(TIMER),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
         let waker = inbox.waker();
         let tokens = settings.tokens.scheduler();
         let recorder = match &settings.record {
@@ -103,6 +114,7 @@ impl Driver {
             settings,
             inbox,
             epoll,
+            timer,
             listeners: HashMap::new(),
             connections: HashMap::new(),
             arriving: None,
@@ -122,23 +134,21 @@ impl Driver {
     }
 
     pub(super) fn run(mut self) {
-        // A timer that is 50 µs late costs half a hand-over. Without the privileges, hand-overs take longer.
-        let _slack = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
+        // Without the privilege, hand-overs take longer.
         let _nice = rustix::process::setpriority_process(None, -10);
         let mut ready = Vec::with_capacity(256);
         while !self.is_stopping {
-            let timeout = self.agent.next_wake().map(|at| {
-                let span = at.saturating_sub(now_ns());
-                Timespec {
-                    tv_sec: i64::try_from(span / 1_000_000_000).unwrap_or(i64::MAX),
-                    tv_nsec: i64::try_from(span % 1_000_000_000).unwrap_or(0),
-                }
-            });
+            if let Some(at) = self.agent.next_wake()
+                && let Err(error) = self.timer.wake_by(at)
+            {
+                tracing::error!(%error, "cannot set the timer");
+                return;
+            }
             ready.clear();
             let waited = epoll::wait(
                 &self.epoll,
                 rustix::buffer::spare_capacity(&mut ready),
-                timeout.as_ref(),
+                None,
             );
             match waited {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -220,6 +230,7 @@ impl Driver {
             PIDFD => self.dispatch(Event::Ended(ProcessId(number))),
             QUEUE_LISTENER => self.accept_queue(PodKey(number)),
             QUEUE => self.receive_queue(PodKey(number)),
+            TIMER => self.timer.has_passed(),
             _ => {
                 self.inbox.clear_wake();
                 while let Some(event) = self.later.next() {
@@ -336,26 +347,24 @@ impl Driver {
         self.queues.insert(key, connection);
     }
 
-    /// Reads messages of a pod's queue, at most [`TURN_MAX`].
+    /// Reads a message of a pod's queue. If there is another one, which is rare, its descriptor is ready again.
     fn receive_queue(&mut self, key: PodKey) {
-        for _message in 0..TURN_MAX {
-            let Some(connection) = self.queues.get(&key) else {
-                return;
-            };
-            let event = match connection.next() {
-                Received::Message(message) => Event::QueueMessage { pod: key, message },
-                Received::Nothing => return,
-                Received::Malformed(malformed) => Event::QueueMalformed {
-                    pod: key,
-                    text: malformed.to_string(),
-                },
-                Received::End => {
-                    self.queues.remove(&key);
-                    return self.dispatch(Event::QueueDisconnected(key));
-                }
-            };
-            self.dispatch(event);
-        }
+        let Some(connection) = self.queues.get(&key) else {
+            return;
+        };
+        let event = match connection.next() {
+            Received::Message(message) => Event::QueueMessage { pod: key, message },
+            Received::Nothing => return,
+            Received::Malformed(malformed) => Event::QueueMalformed {
+                pod: key,
+                text: malformed.to_string(),
+            },
+            Received::End => {
+                self.queues.remove(&key);
+                Event::QueueDisconnected(key)
+            }
+        };
+        self.dispatch(event);
     }
 
     /// Sets whether connections of a pod are accepted.

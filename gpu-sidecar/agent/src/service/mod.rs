@@ -6,6 +6,7 @@
 //! | `execute` | the actions |
 //! | `later` | events from threads which carry out what takes long |
 //! | `connection` | one process: its socket, pages and pidfd |
+//! | `timer` | the time of the next event without a descriptor |
 //! | `roster` | the record of a pod's processes for the next agent; processes in `/proc` |
 
 mod connection;
@@ -14,6 +15,7 @@ mod execute;
 mod later;
 mod queue;
 mod roster;
+mod timer;
 
 use std::thread;
 
