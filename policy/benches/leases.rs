@@ -22,7 +22,7 @@ fn a_head_that_takes_a_slot_over(bencher: Bencher<'_, '_>, slots: u32) {
     bencher.bench_local(|| node.request());
 }
 
-/// An instance reports again and again what is known, as one whose queue or process states something else.
+/// Nothing was reported since the decision before.
 #[divan::bench(args = [1, 8, 64])]
 fn a_decision_without_news(bencher: Bencher<'_, '_>, slots: u32) {
     let mut node = Node::new(slots);

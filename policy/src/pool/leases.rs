@@ -31,8 +31,8 @@
 //!   [`Class::Strict`].
 //!
 //! [`Leases::decide`] looks only at slots on which something goes on or for which something waits, and costs O(1) without any. For each it costs O(waiting
-//! functions · log functions), and where a load ahead may begin O(waiting functions · instances); the other calls cost O(log functions). A clock that is set back counts as
-//! one that stands still.
+//! functions · log functions), and where a load ahead may begin O(waiting functions · instances); the other calls cost O(log functions). A clock that is set
+//! back counts as one that stands still.
 //!
 //! # Examples
 //!

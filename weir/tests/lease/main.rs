@@ -240,11 +240,12 @@ fn the_slot_passes_on_when_a_server_is_killed_and_its_successor_is_served() {
 
 #[test]
 fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
-    // A load and a drain are short beside the objective on any machine, so that no head is late when it comes: late ones wait for as long as those of the busy
-    // pod have no time to spare. Without a recall a request is answered 503 after 20 s.
+    // A load and a drain are short beside it on any machine, so that no head is late when it comes: late ones wait for as long as those of the busy pod have no
+    // time to spare. Without a recall a request is answered 503 after 20 s.
+    let objective = Duration::from_secs(4);
     let (_node, pods) = node_of(|about| About {
         concurrency: if about.name == "one" { 4 } else { 1 },
-        objective: Duration::from_secs(4),
+        objective,
         ..about
     });
     let [busy, other] = pods.each_ref().map(Pod::address);
@@ -282,6 +283,8 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
             client.join().unwrap();
         }
         print(&format!("requests of the other took {took:?}"));
+        // Single ones may take longer on a machine that does much else.
+        assert!(took.iter().any(|took| *took < 2 * objective), "{took:?}");
     });
 }
 

@@ -361,6 +361,7 @@ impl Agent {
     fn must_publish_at(&self, now: u64, event: &Event) -> bool {
         let is_time = now.saturating_sub(self.published_at) >= PUBLISH_NS;
         *event == Event::FiguresWanted
+            // Without a process no slot is looked at for one.
             || (is_time
                 && self.numbers.is_any_used()
                 && self.slots.values().any(SlotState::has_processes))

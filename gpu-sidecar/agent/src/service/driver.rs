@@ -12,7 +12,7 @@ use agent_core::record::Recorder;
 use agent_core::{Action, Agent, AgentFigures, Event, Facts, MoveOrder, Pod, PodKey};
 use policy::tokens::ProcessId;
 use protocol::message::Malformed;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
@@ -138,7 +138,9 @@ impl Driver {
         let _nice = rustix::process::setpriority_process(None, -10);
         let mut ready = Vec::with_capacity(256);
         while !self.is_stopping {
-            if let Some(at) = self.agent.next_wake()
+            let wake = self.agent.next_wake();
+            let is_due = wake.is_some_and(|at| at <= now_ns());
+            if let Some(at) = wake.filter(|_| !is_due)
                 && let Err(error) = self.timer.wake_by(at)
             {
                 tracing::error!(%error, "cannot set the timer");
@@ -148,7 +150,7 @@ impl Driver {
             let waited = epoll::wait(
                 &self.epoll,
                 rustix::buffer::spare_capacity(&mut ready),
-                None,
+                is_due.then_some(&Timespec::default()),
             );
             match waited {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -230,7 +232,7 @@ impl Driver {
             PIDFD => self.dispatch(Event::Ended(ProcessId(number))),
             QUEUE_LISTENER => self.accept_queue(PodKey(number)),
             QUEUE => self.receive_queue(PodKey(number)),
-            TIMER => self.timer.has_passed(),
+            TIMER => self.timer.expire(),
             _ => {
                 self.inbox.clear_wake();
                 while let Some(event) = self.later.next() {

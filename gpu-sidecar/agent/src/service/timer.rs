@@ -55,7 +55,7 @@ impl Timer {
     }
 
     /// Notes that it has become ready.
-    pub(super) const fn has_passed(&mut self) {
+    pub(super) const fn expire(&mut self) {
         self.set = None;
     }
 }
@@ -92,7 +92,7 @@ mod tests {
         timer.wake_by(now + 60_000_000_000).unwrap();
         assert!(is_ready(&epoll, Duration::from_secs(10)));
         assert!(begin.elapsed() >= Duration::from_millis(20));
-        timer.has_passed();
+        timer.expire();
         assert!(!is_ready(&epoll, Duration::from_millis(20)));
         // A time that has passed.
         timer.wake_by(0).unwrap();

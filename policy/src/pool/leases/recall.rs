@@ -128,7 +128,7 @@ impl Leases {
         credit.min(narrow(PARKED_CREDIT_MAX.0))
     }
 
-    /// Returns the slots on which what waits could be, as a bit set.
+    /// Returns the slots with an instance of a function of which something waits, as a bit set.
     pub(super) fn waited_for(&self) -> u64 {
         let waiting = self.waiting.iter().filter_map(|id| self.instances.get(id));
         let functions = waiting.filter_map(|entry| self.functions.get(&entry.about.function));

@@ -1,6 +1,6 @@
 //! On which slots a decision has something to do.
 //!
-//! A slot is *settled* if it is free or its holder computes, and nothing else goes on there: a decision passes it over unless something waits for it. What
+//! A slot is *settled* if it is free or its holder has the lease, computing or idle, and nothing else goes on there: a decision passes it over unless something waits for it. What
 //! is changed of a slot, or of an instance there, marks it as unsettled, and so it stays until a decision has found it settled. The cost of a decision
 //! does not depend on the number of slots otherwise.
 
@@ -120,7 +120,7 @@ impl Leases {
         let Some(entry) = self.instances.get(&holder.instance) else {
             return false;
         };
-        let is_computing = holder.stage == Stage::Leased
+        let keeps_lease = holder.stage == Stage::Leased
             && holder.is_open
             && holder.is_notified == entry.has_queue
             && holder.restores_since.is_none()
@@ -134,7 +134,7 @@ impl Leases {
                 Seal::Asked { .. } => true,
                 Seal::Over => false,
             };
-        is_computing && !waits && !may_seal
+        keeps_lease && !waits && !may_seal
     }
 }
 
@@ -149,6 +149,40 @@ mod tests {
 
     const SLOTS: u32 = 4;
     const INSTANCES: u32 = 14;
+    /// Number of the last slot that there can be.
+    const LAST: u32 = u64::BITS - 1;
+
+    fn slot(number: u32) -> SlotId {
+        match number % SLOTS {
+            0 => SlotId(LAST),
+            slot => SlotId(slot),
+        }
+    }
+
+    fn instance(id: u32) -> Instance {
+        Instance {
+            // Those of the first functions have two instances.
+            function: FunctionId(id % 9),
+            slot: slot(id + id / 9),
+            percentile: Percentile::default(),
+            objective: Span::from_millis(80),
+            class: if id == 3 {
+                Class::Strict
+            } else {
+                Class::Tenant { namespace: 1 }
+            },
+            may_leave: id != 4,
+        }
+    }
+
+    fn add(leases: &mut Leases, now: Time, id: u32) {
+        let number = InstanceId(id);
+        if leases.add(now, number, &instance(id)).is_ok() {
+            leases.connect(now, number, None);
+            leases.set_reachable(number, true);
+            let _claim = leases.claim(now, number, 40);
+        }
+    }
 
     fn leases(streams: bool) -> Leases {
         let settings = Settings {
@@ -156,100 +190,103 @@ mod tests {
             ..Settings::default()
         };
         let mut leases = Leases::new(settings);
-        for slot in (0..SLOTS).map(SlotId) {
-            leases.set_slot(slot, 100);
-            leases.set_host_path(slot, slot.0 / 2);
-            leases.set_usable(slot, true);
+        for number in 0..SLOTS {
+            leases.set_slot(slot(number), 100);
+            leases.set_host_path(slot(number), number / 2);
+            leases.set_usable(slot(number), true);
         }
         for id in 0..INSTANCES {
-            let instance = Instance {
-                // Those of the first functions have two instances.
-                function: FunctionId(id % 9),
-                slot: SlotId((id + id / 9) % SLOTS),
-                percentile: Percentile::default(),
-                objective: Span::from_millis(80),
-                class: if id == 3 {
-                    Class::Strict
-                } else {
-                    Class::Tenant { namespace: 1 }
-                },
-                may_leave: id != 4,
-            };
-            let id = InstanceId(id);
-            leases.add(Time::ZERO, id, &instance).unwrap();
-            leases.connect(Time::ZERO, id, None);
-            leases.set_reachable(id, true);
-            let _claim = leases.claim(Time::ZERO, id, 40);
+            add(&mut leases, Time::ZERO, id);
         }
         leases
     }
 
-    /// Reports something of an instance, or answers one of the orders that are due.
-    fn report(leases: &mut Leases, due: &mut Vec<Action>, now: Time, operation: (u8, u32, u8)) {
+    /// Reports something of an instance, or answers the order `due`.
+    fn report(leases: &mut Leases, due: Option<Action>, now: Time, operation: (u8, u32, u8)) {
         let (kind, number, detail) = operation;
-        let id = InstanceId(number % INSTANCES);
-        let slot = SlotId(number % SLOTS);
+        let number = number % INSTANCES;
+        let (id, slot) = (InstanceId(number), slot(number));
         let is_likely = detail > 20;
+        let deadline = now.after(Span::from_millis(u64::from(detail)));
         match kind {
-            0..3 => leases.head(
-                now,
-                id,
-                Demand {
-                    deadline: now.after(Span::from_millis(u64::from(detail))),
+            0..4 => {
+                let demand = Demand {
+                    deadline,
                     estimate: Span::from_millis(u64::from(detail % 8)),
                     waiting: u32::from(detail % 4),
                     may_move: detail % 3 > 0,
-                },
-            ),
-            3 => leases.idle(now, id, detail % 2 == 0),
-            4 => leases.busy(now, id),
-            5 => leases.park(now, id, now.after(Span::from_millis(u64::from(detail)))),
-            6 => leases.unpark(now, id),
-            7 => leases.quiet(now, id, (detail % 2 == 0).then_some(now)),
-            8 => _ = leases.claim(now, id, u64::from(detail % 60)),
-            9 => match detail % 8 {
+                };
+                leases.head(now, id, demand);
+            }
+            4 => leases.idle(now, id, detail % 2 == 0),
+            5 => leases.busy(now, id),
+            6 => leases.park(now, id, deadline),
+            7 => leases.unpark(now, id),
+            8 => leases.quiet(now, id, (detail % 2 == 0).then_some(now)),
+            9 => _ = leases.claim(now, id, u64::from(detail % 60)),
+            10 => match detail % 16 {
                 0 => leases.disconnect(now, id),
                 1 => leases.lost(now, id),
                 2 => leases.set_failed(now, id, true),
-                3 => leases.set_lost(now, slot, detail % 16 == 3),
-                4 => leases.set_usable(slot, detail % 16 == 4),
-                5 => leases.returned(now, id, InstanceId(number / 2 % INSTANCES), is_likely),
+                3 => leases.set_lost(now, slot, true),
+                4 => leases.set_usable(slot, false),
+                5 => leases.returned(now, id, InstanceId((number + 9) % INSTANCES), detail > 99),
                 6 => leases.hasten(now, id),
-                _ => {
-                    leases.set_usable(slot, true);
-                    leases.set_lost(now, slot, false);
-                    leases.set_failed(now, id, false);
-                    leases.connect(now, id, (detail % 16 == 7).then_some(now));
-                }
+                7 => leases.located(now, id, Location::Host),
+                8 => leases.located(now, id, Location::Device),
+                9 => leases.holds(now, id, u64::from(detail / 4)),
+                10 => leases.set_slot(slot, 100 + u64::from(detail)),
+                11 => leases.set_reachable(id, detail > 99),
+                12 => leases.remove(now, id),
+                13 => leases.release_slot(now, slot),
+                14 => leases.connect(now, id, Some(now)),
+                _ => leases.adopt_holder(id, now, detail > 99),
             },
-            _ if due.is_empty() => {}
-            _ => match due.swap_remove(number as usize % due.len()) {
-                Action::Recall(id) => leases.idle(now, id, true),
-                Action::Close(id) => leases.closed(now, id),
-                Action::Seal(id) => leases.sealed(now, id, is_likely),
-                Action::Evict { instance, .. } => leases.evicted(now, instance, is_likely),
-                Action::Restore(id) => leases.restored(now, id, is_likely),
-                Action::Open(_)
-                | Action::Lease(_)
-                | Action::Sibling { .. }
-                | Action::Claim { .. } => {}
+            11 => {
+                // What has failed works again.
+                leases.set_usable(slot, true);
+                leases.set_lost(now, slot, false);
+                leases.set_failed(now, id, false);
+                leases.set_reachable(id, true);
+                leases.connect(now, id, None);
+                add(leases, now, number);
+            }
+            _ => match due {
+                Some(Action::Recall(id)) => leases.idle(now, id, true),
+                Some(Action::Close(id)) => leases.closed(now, id),
+                Some(Action::Seal(id)) => leases.sealed(now, id, is_likely),
+                Some(Action::Evict { instance, .. }) => leases.evicted(now, instance, is_likely),
+                Some(Action::Restore(id)) => leases.restored(now, id, is_likely),
+                _ => {}
             },
         }
+    }
+
+    fn operations() -> impl Strategy<Value = Vec<(u8, u32, u8, u64)>> {
+        let passed = prop_oneof![
+            9 => 0..5_000_000_u64,
+            1 => 0..15_000_000_000_u64,
+        ];
+        prop::collection::vec((0..24_u8, any::<u32>(), any::<u8>(), passed), 1..400)
     }
 
     proptest! {
         #[test]
         fn a_decision_that_passes_over_settled_slots_is_that_which_looks_at_all(
             streams: bool,
-            operations in prop::collection::vec((0..20_u8, any::<u32>(), any::<u8>(), 0..5_000_000_u64), 1..300),
+            operations in operations(),
         ) {
             let mut leases = leases(streams);
+            let mut of_all = leases.clone();
             let (mut due, mut now) = (Vec::new(), 0);
             for (kind, number, detail, passed) in operations {
                 now += passed;
-                report(&mut leases, &mut due, Time(now), (kind, number, detail));
-                let mut of_all = leases.clone();
-                of_all.changed = (1 << SLOTS) - 1;
+                let is_answer = kind > 11 && !due.is_empty();
+                let answered = is_answer.then(|| due.swap_remove(number as usize % due.len()));
+                for leases in [&mut leases, &mut of_all] {
+                    report(leases, answered, Time(now), (kind, number, detail));
+                }
+                of_all.changed = (0..SLOTS).fold(0, |set, number| set | 1 << slot(number).0);
                 let (mut actions, mut all_actions) = (Vec::new(), Vec::new());
                 leases.decide(Time(now), &mut actions);
                 of_all.decide(Time(now), &mut all_actions);
