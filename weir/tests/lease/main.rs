@@ -268,7 +268,7 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
             .collect();
         let mut took = Vec::new();
         // More are sent at a time than run: its queue is never empty, and without a recall never idle.
-        for seed in 0..4 {
+        for seed in 0..8 {
             let before = answered.load(Ordering::Relaxed);
             until("the busy pod is served", || {
                 let now = answered.load(Ordering::Relaxed);
@@ -283,8 +283,12 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
             client.join().unwrap();
         }
         print(&format!("requests of the other took {took:?}"));
-        // Single ones may take longer on a machine that does much else.
-        assert!(took.iter().any(|took| *took < 2 * objective), "{took:?}");
+        // Its lease begins at the latest start of its head. On a machine that does much else the first ones may take longer: how long a lease takes to end there is
+        // known once some have.
+        let late = took[4..]
+            .iter()
+            .filter(|took| **took > Duration::from_secs(5));
+        assert!(late.count() < 3, "{took:?}");
     });
 }
 
