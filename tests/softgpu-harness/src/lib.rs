@@ -6,6 +6,7 @@
 //! | [`programs`] | C programs of `tests/cuda`, built on first use |
 //! | [`puppet`] | a process which executes driver calls line by line |
 //! | [`node`] | an agent with pods, and programs in them under the preload library |
+//! | [`pods`] | pods of a node under leases: queue-proxies and model-servers, and requests to them |
 //!
 //! All of it runs the `weir` program of the same build, which cargo puts beside the tests of package `weir`. A C compiler is needed.
 //!
@@ -23,6 +24,7 @@
 )]
 
 pub mod node;
+pub mod pods;
 pub mod programs;
 pub mod puppet;
 pub mod soft_gpu_dir;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use softgpu_harness::node::Node;
+use softgpu_harness::pods::{About, Pod, exchange, infer, infer_for};
 use softgpu_harness::programs::{built, ptx};
 use softgpu_harness::puppet::Puppet;
 use softgpu_harness::soft_gpu_dir::{SoftGpuDir, is_gone, signal};
 use testing::until;
 
-use super::pods::{About, Pod, exchange, infer, infer_for};
 use super::{CONFIG, node, print};
 
 /// Number of requests after which it is known how long they usually take, with some to spare.

@@ -4,7 +4,6 @@
 
 mod background;
 mod faults;
-mod pods;
 mod shared;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,10 +12,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use softgpu_harness::node::Node;
+use softgpu_harness::pods::{About, Pod, StopGuard, exchange, infer, infer_traced, queue_proxy};
 use softgpu_harness::soft_gpu_dir::SoftGpuDir;
 use testing::until;
-
-use pods::{About, Pod, exchange, infer, infer_traced, queue_proxy};
 
 /// Room for one of the models, which take 4 MiB each.
 const CONFIG: &str = "[slots]\nkind = \"exclusive\"\nmemory = \"5Mi\"\n\
@@ -24,15 +22,6 @@ const CONFIG: &str = "[slots]\nkind = \"exclusive\"\nmemory = \"5Mi\"\n\
 #[expect(clippy::print_stdout, reason = "figures, with --nocapture")]
 fn print(line: &str) {
     println!("{line}");
-}
-
-/// Ends the clients of a test when dropped, so that one which fails does not wait for them for ever.
-struct StopGuard<'a>(&'a AtomicBool);
-
-impl Drop for StopGuard<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A node with one GPU and two pods on it.

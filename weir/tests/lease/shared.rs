@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use softgpu_harness::node::Node;
+use softgpu_harness::pods::{About, Pod, StopGuard, infer};
 use softgpu_harness::soft_gpu_dir::SoftGpuDir;
 use testing::until;
 
-use super::pods::{About, Pod, infer};
-use super::{StopGuard, print, restores};
+use super::{print, restores};
 
 /// A shared slot with room for two of the models, which take 4 MiB each.
 const TWO: &str = "[slots]\nkind = \"mps\"\nmemory = \"9Mi\"\n\

@@ -1,19 +1,25 @@
-//! Pods of the tests: a queue-proxy and a model-server, with a folder of the agent's.
+//! Pods under leases: a queue-proxy and a model-server of each, with a folder of the agent's.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use softgpu_harness::node::{Node, preload};
 use testing::until;
+
+use crate::node::{Node, preload};
 
 /// Objective of a pod unless it has one of its own.
 const OBJECTIVE: Duration = Duration::from_millis(500);
 /// Longest time until an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(25);
+/// Requests that are sent at a time to a pod which runs one: so many that some wait although their clients are slow on a machine that does much else. Without one that
+/// waits the slot is free for work in the background.
+const CLIENTS: u64 = 8;
 /// Settings of every model: one of 4 MiB of weights, whose answers are checked. A unit of input takes a millisecond.
 const MODEL: [(&str, &str); 6] = [
     ("MODEL_NAME", "resnet-152"),
@@ -25,10 +31,11 @@ const MODEL: [(&str, &str); 6] = [
 ];
 
 /// A process that is killed when dropped.
-pub(crate) struct Killed(Child);
+#[derive(Debug)]
+pub struct Killed(Child);
 
 impl Killed {
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.0.id()
     }
 }
@@ -41,26 +48,26 @@ impl Drop for Killed {
 }
 
 /// Properties of a pod.
-#[derive(Clone, Copy)]
-pub(crate) struct About {
-    pub(crate) name: &'static str,
-    pub(crate) function: &'static str,
-    pub(crate) uid: &'static str,
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    pub name: &'static str,
+    pub function: &'static str,
+    pub uid: &'static str,
     /// Name of its slot; empty: any.
-    pub(crate) slot: &'static str,
+    pub slot: &'static str,
     /// Address at which its queue-proxy listens, on port 8012.
-    pub(crate) ip: &'static str,
-    pub(crate) concurrency: u32,
-    pub(crate) objective: Duration,
+    pub ip: &'static str,
+    pub concurrency: u32,
+    pub objective: Duration,
     /// Whether it computes beside other pods of its slot.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
     /// Longest time of its kernels.
-    pub(crate) piece: &'static str,
+    pub piece: &'static str,
 }
 
 impl About {
     /// Returns a pod of a function of its own, which runs one request at a time, each in a single kernel.
-    pub(crate) const fn of(name: &'static str, ip: &'static str) -> Self {
+    pub const fn of(name: &'static str, ip: &'static str) -> Self {
         Self {
             name,
             function: name,
@@ -75,7 +82,7 @@ impl About {
     }
 
     /// Creates the pod's folder, and waits until the agent serves it.
-    pub(crate) fn publish(&self, node: &Node) {
+    pub fn publish(&self, node: &Node) {
         let mut about = format!("namespace = \"demo\"\nfunction = \"{}\"\n", self.function);
         for (key, value) in [("uid", self.uid), ("slot", self.slot)] {
             if !value.is_empty() {
@@ -95,41 +102,42 @@ impl About {
     }
 
     /// Starts its queue-proxy before a server on this port, and waits until it listens.
-    pub(crate) fn start_queue(&self, node: &Node, port: u16) -> Killed {
+    pub fn start_queue(&self, node: &Node, port: u16) -> Killed {
         let folder = node.file("run/pods").join(self.name);
         queue_proxy(self, port, &folder.join("lease/queue.sock"), 20)
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.ip.parse().unwrap(), 8012)
     }
 }
 
 /// A pod with its two programs; `None`: killed.
-pub(crate) struct Pod {
-    pub(crate) about: About,
-    pub(crate) model: Option<Killed>,
-    pub(crate) queue: Option<Killed>,
+#[derive(Debug)]
+pub struct Pod {
+    pub about: About,
+    pub model: Option<Killed>,
+    pub queue: Option<Killed>,
     /// Address of the model-server itself.
-    pub(crate) target: SocketAddr,
+    pub target: SocketAddr,
 }
 
 fn weir(program: &str) -> Command {
-    let mut command = Command::new(softgpu_harness::weir());
+    let mut command = Command::new(crate::weir());
     let parent = std::process::id().to_string();
     command.args(["child", program, "--parent", &parent, "--"]);
     command
 }
 
 impl Pod {
-    pub(crate) fn start(node: &Node, about: About) -> Self {
+    pub fn start(node: &Node, about: About) -> Self {
         let pod = Self::begin(node, about);
         pod.loads();
         pod
     }
 
     /// Starts the programs of a pod, whose model is not loaded yet.
-    pub(crate) fn begin(node: &Node, about: About) -> Self {
+    pub fn begin(node: &Node, about: About) -> Self {
         about.publish(node);
         let mut pod = Self {
             about,
@@ -142,7 +150,7 @@ impl Pod {
         pod
     }
 
-    pub(crate) fn start_model(&mut self, node: &Node) {
+    pub fn start_model(&mut self, node: &Node) {
         self.begin_model(node);
         self.loads();
     }
@@ -166,22 +174,22 @@ impl Pod {
     }
 
     /// Blocks until the model is loaded.
-    pub(crate) fn loads(&self) {
+    pub fn loads(&self) {
         until("the model is loaded", || {
             (exchange(self.target, "GET", "/ready", "").0 == 200).then_some(())
         });
     }
 
-    pub(crate) fn start_queue(&mut self, node: &Node) {
+    pub fn start_queue(&mut self, node: &Node) {
         self.queue = Some(self.about.start_queue(node, self.target.port()));
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.about.address()
     }
 
     /// Blocks until this many requests wait in the pod's queue.
-    pub(crate) fn waits_for(&self, requests: u32) {
+    pub fn waits_for(&self, requests: u32) {
         let metrics = SocketAddr::new(self.address().ip(), 9091);
         until("the requests wait", || {
             let (_, text) = exchange(metrics, "GET", "/metrics", "");
@@ -194,7 +202,7 @@ impl Pod {
 }
 
 /// Starts the queue-proxy of a pod, and waits until it listens.
-pub(crate) fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_seconds: u32) -> Killed {
+pub fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_seconds: u32) -> Killed {
     let About { name, ip, .. } = about;
     let mut command = weir("queue-proxy");
     command.env("WEIR_QUEUE_SOCKET", socket);
@@ -230,12 +238,12 @@ pub(crate) fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_secon
 }
 
 /// Sends a request, and returns status and body of the answer; 0 if there is none.
-pub(crate) fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
+pub fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
     exchange_within(address, ANSWER_MAX, method, path, body)
 }
 
 /// Sends a request as [`exchange`] does, and waits for the answer for a time.
-pub(crate) fn exchange_within(
+pub fn exchange_within(
     address: SocketAddr,
     at_most: Duration,
     method: &str,
@@ -273,12 +281,12 @@ fn exchange_with(
 }
 
 /// Sends a request to a pod. Returns the status, which is 0 too if the answer is not that of the model.
-pub(crate) fn infer(address: SocketAddr, seed: u64) -> u16 {
+pub fn infer(address: SocketAddr, seed: u64) -> u16 {
     infer_for(address, 1, seed)
 }
 
 /// Sends a request to a pod whose kernel takes these milliseconds. Returns the status as [`infer`].
-pub(crate) fn infer_for(address: SocketAddr, ms: u64, seed: u64) -> u16 {
+pub fn infer_for(address: SocketAddr, ms: u64, seed: u64) -> u16 {
     let body = format!(r#"{{"input":{ms},"output":1,"seed":{seed}}}"#);
     let (status, body) = exchange(address, "POST", "/infer", &body);
     let answer: Value = serde_json::from_str(&body).unwrap_or_default();
@@ -289,8 +297,45 @@ pub(crate) fn infer_for(address: SocketAddr, ms: u64, seed: u64) -> u16 {
 }
 
 /// Sends a request to a pod with this `traceparent` of W3C Trace Context, and returns the status.
-pub(crate) fn infer_traced(address: SocketAddr, traceparent: &str, seed: u64) -> u16 {
+pub fn infer_traced(address: SocketAddr, traceparent: &str, seed: u64) -> u16 {
     let headers = format!("traceparent: {traceparent}\r\n");
     let body = format!(r#"{{"input":1,"output":1,"seed":{seed}}}"#);
     exchange_with(address, ANSWER_MAX, "POST", "/infer", &headers, &body).0
+}
+
+/// Ends clients of a test when dropped, so that one which fails does not wait for them for ever.
+#[derive(Debug)]
+pub struct StopGuard<'a>(pub &'a AtomicBool);
+
+impl Drop for StopGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends requests to a pod while `action` runs, which begins once twenty were answered. Returns its result, and the number of requests that were answered.
+pub fn while_busy<T>(address: SocketAddr, action: impl FnOnce() -> T) -> (T, usize) {
+    let is_over = AtomicBool::new(false);
+    let answered = AtomicUsize::new(0);
+    let result = thread::scope(|scope| {
+        let guard = StopGuard(&is_over);
+        for client in 0..CLIENTS {
+            let (is_over, answered) = (&is_over, &answered);
+            scope.spawn(move || {
+                let mut seed = client * 1_000;
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(infer(address, seed), 200, "request {seed}");
+                    answered.fetch_add(1, Ordering::Relaxed);
+                    seed += 1;
+                }
+            });
+        }
+        until("the slot is busy", || {
+            (answered.load(Ordering::Relaxed) > 20).then_some(())
+        });
+        let result = action();
+        drop(guard);
+        result
+    });
+    (result, answered.into_inner())
 }
