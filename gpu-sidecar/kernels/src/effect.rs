@@ -7,6 +7,7 @@
 
 /// Returns the contribution of a word at this index to [`hash`].
 #[must_use]
+#[inline]
 pub const fn mix(index: u64, word: u32) -> u64 {
     let spread = (word as u64).wrapping_mul(0xd134_2543_de82_ef95);
     let place = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -15,6 +16,7 @@ pub const fn mix(index: u64, word: u32) -> u64 {
 
 /// Applies SplitMix64's finaliser: a bijection in which every bit of the result depends on every bit of `z`.
 #[must_use]
+#[inline]
 pub const fn finalise(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -36,6 +38,7 @@ pub fn sum(words: &[u32]) -> u64 {
 
 /// Returns the value that `weir_hash` adds to `*out` for words with indices from `first` on, modulo 2⁶⁴.
 #[must_use]
+#[inline]
 pub fn hash(first: u64, words: &[u32]) -> u64 {
     let mut index = first;
     let mut sum = 0_u64;
@@ -48,6 +51,7 @@ pub fn hash(first: u64, words: &[u32]) -> u64 {
 
 /// Returns the two values that `weir_granule_hash` adds for a granule of these words, modulo 2⁶⁴: a hash of 128 bits.
 #[must_use]
+#[inline]
 pub fn granule_hash(words: &[u64]) -> [u64; 2] {
     let mut place = 0_u64;
     let mut sums = [0_u64; 2];

@@ -15,6 +15,7 @@ use softgpu_wire::record::{Command, StreamSlot};
 use crate::driver::{Driver, driver};
 use crate::error::Error;
 use crate::graph::Program;
+use crate::hashes;
 use crate::ipc::EventPage;
 use crate::memory::Access;
 use crate::pointer::as_pointer;
@@ -476,7 +477,7 @@ fn run_kernel(driver: &Driver, launch: &kernels::Launch) -> Result<(), Fault> {
         | Launch::Layer {
             out, input, words, ..
         } if words > 0 => {
-            let sum = effect::hash(0, slice(input, words)?);
+            let sum = hashes::hash(slice(input, words)?);
             add_to(out, sum)?;
         }
         Launch::HiddenLayer {
@@ -492,7 +493,7 @@ fn run_kernel(driver: &Driver, launch: &kernels::Launch) -> Result<(), Fault> {
             if !driver.state().memory.may(input, bytes, Access::Read) {
                 return Err(Fault { address: input });
             }
-            let sum = effect::hash(0, slice(input, words)?);
+            let sum = hashes::hash(slice(input, words)?);
             add_to(out, sum)?;
         }
         Launch::GranuleHash {
@@ -507,7 +508,7 @@ fn run_kernel(driver: &Driver, launch: &kernels::Launch) -> Result<(), Fault> {
                 if !driver.state().memory.may(input, bytes, Access::Read) {
                     return Err(Fault { address: input });
                 }
-                let sums = effect::granule_hash(slice(input, words)?);
+                let sums = hashes::granule_hash(slice(input, words)?);
                 add_to(out + granule * 16, sums[0])?;
                 add_to(out + granule * 16 + 8, sums[1])?;
             }

@@ -9,7 +9,7 @@
 //! | `driver` | the connection to the server, the lock, waiting |
 //! | `state`, `table` | objects of the process and their handles |
 //! | `context`, `stream`, `event` | the objects of the same names |
-//! | `work`, `effects` | work of streams, and its effects on memory |
+//! | `work`, `effects`, `hashes` | work of streams, and its effects on memory |
 //! | `memory`, `vmm`, `host`, `pool`, `ipc` | the kinds of memory |
 //! | `copy`, `launch`, `module`, `graph` | copies, launches, code, graphs |
 //! | `image`, `refusal` | formats of code images, and messages about refused ones |
@@ -29,6 +29,7 @@ pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod export;
 pub(crate) mod graph;
+mod hashes;
 pub(crate) mod host;
 mod host_time;
 pub(crate) mod image;
