@@ -114,7 +114,12 @@ fn evicts(actions: &[Action]) -> Vec<u32> {
 
 /// Three instances with 30 bytes each, of which the first has been without work for longest, and a fourth of 30 bytes that is away.
 fn one_of_four_away() -> Case {
-    let mut case = Case::new(4);
+    one_of_four_away_of(|_| {})
+}
+
+/// As [`one_of_four_away`], with the first instance as `change` has it.
+fn one_of_four_away_of(change: impl Fn(&mut Instance)) -> Case {
+    let mut case = Case::of(4, false, change);
     assert_eq!(case.claim(3, 30), Claim::Granted);
     case.idle(3);
     case.leases
@@ -158,14 +163,14 @@ fn the_model_that_was_without_work_for_longest_leaves_first() {
 
 #[test]
 fn a_model_without_which_requests_could_hardly_be_in_time_leaves_last() {
-    let mut case = one_of_four_away();
-    // The first, which has been idle for longest, takes 80 of its 100 ms to load.
+    // Each takes 16 ms to load, as far as is known: most of the objective of the first alone, which has been idle for longest.
+    let mut case = one_of_four_away_of(|about| about.objective = Span::from_millis(20));
     let id = InstanceId(0);
     case.leases.located(Time(case.now), id, Location::Host);
     case.decide();
     case.ends(0);
     assert_eq!(case.head(0, 100), [Action::Restore(id)]);
-    case.now += 80 * MS;
+    case.now += 16 * MS;
     assert_eq!(case.restored(0), [Action::Lease(id)]);
     case.idle(0);
     for other in [1, 2] {

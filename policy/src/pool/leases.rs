@@ -85,6 +85,7 @@ mod yielding;
 
 use std::collections::BTreeMap;
 
+use super::means::LoadRate;
 use super::queue::{self, Head, Queue, Ticket};
 use super::slots::{self, Evicted, Pool, SLOTS_MAX, Topology};
 use super::{FunctionId, Percentile, Refusal, SlotId};
@@ -129,8 +130,6 @@ pub const SEAL_MAX: Span = Span::from_millis(50);
 pub const RESTART_MAX: Span = Span::from_secs(10);
 /// Interval at which it is looked whether a parked process still computes while others wait.
 pub const PARKED_LOOK: Span = Span::from_millis(50);
-/// Rate at which models are expected to load until their times are measured, in bytes per second: that of PCIe 3.
-pub(in crate::pool) const LOAD_RATE: u64 = 10_000_000_000;
 
 /// Id of an instance, given by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -443,6 +442,7 @@ pub struct Leases {
     slots: Vec<SlotLease>,
     instances: Instances,
     functions: BTreeMap<FunctionId, Function>,
+    load_rate: LoadRate,
     /// Instances with a head, a parked process or a claim.
     waiting: Vec<InstanceId>,
     /// Instances whose models are not to be moved for a while, since they refused.
@@ -481,6 +481,7 @@ impl Leases {
             slots: vec![SlotLease::default()],
             instances: Instances::default(),
             functions: BTreeMap::new(),
+            load_rate: LoadRate::UNKNOWN,
             waiting: Vec::new(),
             retried: Vec::new(),
             wake: None,
@@ -574,7 +575,8 @@ impl Leases {
         }
         let is_first = !self.functions.contains_key(&function);
         if is_first {
-            self.pool.add(function, Function::default().model())?;
+            self.pool
+                .add(function, Function::default().model(self.load_rate))?;
             self.queue
                 .add(self.now, function, about.percentile, about.objective)?;
         }

@@ -8,6 +8,8 @@ const EXECUTIONS_MAX: u64 = 4;
 const OVERHEAD_MAX: Span = Span::from_millis(50);
 /// Weight of a new measurement in a mean: one in this many.
 const MEAN_PART: u64 = 8;
+/// Rate at which models are expected to load before the first has, in bytes per second: that of PCIe 3.
+const LOAD_RATE_AT_FIRST: u64 = 10_000_000_000;
 /// Number of mean deviations by which the expected drain exceeds the mean one.
 const DEVIATIONS: u64 = 2;
 
@@ -41,6 +43,42 @@ impl Drains {
     }
 }
 
+/// Rate at which models load, from the loads of all functions: what is expected of one whose own loads are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LoadRate {
+    /// Mean size in bytes, and mean time; zero before the first load.
+    bytes: u64,
+    time: Span,
+}
+
+impl LoadRate {
+    /// Rate before the first load.
+    pub(super) const UNKNOWN: Self = Self {
+        bytes: 0,
+        time: Span::ZERO,
+    };
+
+    /// Records a load of this many bytes.
+    pub(super) fn record(&mut self, bytes: u64, load: Span) {
+        if bytes == 0 || load == Span::ZERO {
+            return;
+        }
+        let is_first = self.bytes == 0;
+        self.bytes = mean(Span(self.bytes), Span(bytes), is_first).0;
+        self.time = mean(self.time, load, is_first);
+    }
+
+    /// Returns the expected time of a load of this many bytes.
+    pub(super) fn expected(self, bytes: u64) -> Span {
+        let (rate_bytes, time) = match self.bytes {
+            0 => (LOAD_RATE_AT_FIRST, Span::from_secs(1)),
+            mean => (mean, self.time),
+        };
+        let ns = u128::from(bytes) * u128::from(time.0) / u128::from(rate_bytes);
+        Span(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+}
+
 /// Returns a mean with a new measurement.
 pub(super) fn mean(before: Span, new: Span, is_first: bool) -> Span {
     if is_first {
@@ -67,6 +105,27 @@ mod tests {
             expected >= Span::from_millis(130) && expected < Span::from_millis(131),
             "{expected:?}"
         );
+    }
+
+    #[test]
+    fn loads_are_expected_at_the_rate_of_pcie_3_and_then_at_that_of_the_last_ones() {
+        let mut rate = LoadRate::UNKNOWN;
+        assert_eq!(rate.expected(1_000_000_000), Span::from_millis(100));
+        rate.record(0, Span::from_millis(5));
+        rate.record(5, Span::ZERO);
+        assert_eq!(rate, LoadRate::UNKNOWN);
+        // Of a device whose link has a tenth of it.
+        rate.record(300_000_000, Span::from_millis(300));
+        assert_eq!(rate.expected(1_000_000_000), Span::from_secs(1));
+        for _ in 0..100 {
+            rate.record(100_000_000, Span::from_millis(2));
+            rate.record(500_000_000, Span::from_millis(10));
+        }
+        let expected = rate.expected(1_000_000_000);
+        let distance = expected.0.abs_diff(Span::from_millis(20).0);
+        assert!(distance < Span::from_millis(1).0, "{expected:?}");
+        rate.record(u64::MAX, Span(u64::MAX));
+        assert!(rate.expected(u64::MAX) > Span::from_secs(1));
     }
 
     #[test]

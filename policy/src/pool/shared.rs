@@ -54,8 +54,8 @@ mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::leases::{Instance, InstanceId, LOAD_RATE, Location, RETRY, RETRY_SOON, View};
-use super::means::Drains;
+use super::leases::{Instance, InstanceId, Location, RETRY, RETRY_SOON, View};
+use super::means::{Drains, LoadRate};
 use super::queue::{self, Head, Queue, Ticket};
 use super::{FunctionId, Refusal, SlotId};
 use crate::{Span, Time};
@@ -164,6 +164,7 @@ pub struct SharedLeases {
     slots: BTreeMap<SlotId, Slot>,
     instances: BTreeMap<InstanceId, Entry>,
     functions: BTreeMap<FunctionId, Vec<InstanceId>>,
+    load_rate: LoadRate,
     claims: u64,
     wake: Option<Time>,
     /// Whether something has changed since the last decision.
@@ -181,6 +182,7 @@ impl SharedLeases {
             slots: BTreeMap::new(),
             instances: BTreeMap::new(),
             functions: BTreeMap::new(),
+            load_rate: LoadRate::UNKNOWN,
             claims: 0,
             wake: None,
             is_changed: false,
@@ -402,21 +404,20 @@ impl Entry {
         }
     }
 
-    /// Returns the expected time of a load.
-    fn expected_load(&self) -> Span {
+    /// Returns the expected time of a load: as measured, else at the rate of other instances' loads.
+    fn expected_load(&self, rate: LoadRate) -> Span {
         if self.load > Span::ZERO && self.loaded_bytes >= self.bytes / 2 && self.loaded_bytes > 0 {
             let ns =
                 u128::from(self.load.0) * u128::from(self.bytes) / u128::from(self.loaded_bytes);
             return Span(u64::try_from(ns).unwrap_or(u64::MAX));
         }
-        let ns = u128::from(self.bytes) * 1_000_000_000 / u128::from(LOAD_RATE);
-        Span(u64::try_from(ns).unwrap_or(u64::MAX))
+        rate.expected(self.bytes)
     }
 
     /// Returns whether a load takes most of the objective, so that a request with one can hardly be in time.
-    fn is_tight(&self) -> bool {
+    fn is_tight(&self, rate: LoadRate) -> bool {
         let objective = u128::from(self.about.objective.0);
-        let loaded = u128::from(self.execution.0) + u128::from(self.expected_load().0);
+        let loaded = u128::from(self.execution.0) + u128::from(self.expected_load(rate).0);
         objective > 0 && u128::from(self.execution.0) < objective && loaded * 4 > objective * 3
     }
 

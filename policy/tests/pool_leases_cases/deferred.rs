@@ -63,6 +63,32 @@ fn others_compute_while_a_model_returns_and_its_lease_begins_when_it_is_there() 
 }
 
 #[test]
+fn a_lease_begins_when_its_model_is_there_although_its_load_was_expected_to_take_longer() {
+    let mut leases = slot(false, 0);
+    head(&mut leases, 100, ONE);
+    assert_eq!(decide(&mut leases, 100), [Action::Restore(ONE)]);
+    leases.restored(Time(120 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 120), granted(ONE));
+}
+
+#[test]
+fn a_model_that_was_not_loaded_yet_is_expected_to_load_at_the_rate_of_others() {
+    let mut leases = slot(true, 20);
+    head(&mut leases, 100, ONE);
+    assert_eq!(decide(&mut leases, 100), [Action::Restore(ONE)]);
+    assert_eq!(decide(&mut leases, 133), granted(ONE));
+    // 80 ms instead of 40.
+    leases.restored(Time(180 * MS), ONE, true);
+    leases.idle(Time(180 * MS), ONE, false);
+    decide(&mut leases, 180);
+    leases.sealed(Time(185 * MS), ONE, true);
+    head(&mut leases, 200, THIRD);
+    assert_eq!(decide(&mut leases, 200), [Action::Restore(THIRD)]);
+    assert_eq!(leases.next_wake(), Some(Time(232_500_000)));
+    assert_eq!(decide(&mut leases, 233), [Action::Recall(ONE)]);
+}
+
+#[test]
 fn a_lease_begins_one_and_a_half_executions_before_the_end_of_a_load_that_is_streamed() {
     let mut leases = slot(true, 0);
     head(&mut leases, 100, ONE);

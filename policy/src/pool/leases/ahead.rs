@@ -103,11 +103,15 @@ impl Leases {
             return None;
         }
         let among = slots_of(&|id| may(id) && self.can_come_ahead(id, open));
-        let latest = ahead::latest(demand.deadline, about.load(), self.execution(entry));
+        let latest = ahead::latest(
+            demand.deadline,
+            about.load(self.load_rate),
+            self.execution(entry),
+        );
         (among != 0).then_some(Candidate {
             function,
             bytes: about.bytes,
-            is_slowed: !self.streams || about.model().heavy,
+            is_slowed: !self.streams || about.is_heavy(),
             among,
             latest,
         })

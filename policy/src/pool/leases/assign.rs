@@ -225,7 +225,7 @@ impl Leases {
         let Some(about) = self.functions.get(&function) else {
             return false;
         };
-        let (execution, load) = (self.execution(entry), about.load());
+        let (execution, load) = (self.execution(entry), about.load(self.load_rate));
         let in_use = about.instances.iter().filter_map(|id| {
             let sibling = self.instances.get(id)?;
             let slot = sibling.about.slot;
@@ -270,7 +270,7 @@ impl Leases {
         let load = |id: InstanceId| {
             let entry = self.instances.get(&id);
             let function = entry.and_then(|entry| self.functions.get(&entry.about.function));
-            function.map_or(Span::ZERO, Function::load)
+            function.map_or(Span::ZERO, |function| function.load(self.load_rate))
         };
         let mut free = self.now;
         if let Some(holder) = at.holder.filter(|holder| !holder.is_idle) {
@@ -350,7 +350,7 @@ impl Leases {
             0 => self
                 .functions
                 .get(&function)
-                .map_or(Span::ZERO, Function::load),
+                .map_or(Span::ZERO, |about| about.load(self.load_rate)),
             _ => Span::ZERO,
         };
         if self.streams {

@@ -2,7 +2,7 @@
 //!
 //! The model returns as one that is loaded ahead of its lease ([`super::ahead`]), and its head stays in the queue. The head may have the slot once the rest
 //! of the load takes no longer than one and a half executions: it then ends as soon as if it had had the lease from the first, since it computes with what
-//! has arrived. Where nothing computes with part of a model, it may have it when the load is expected to end.
+//! has arrived. Where nothing computes with part of a model, it may have it when the load is expected to end. In both cases it may once the model is there.
 //!
 //! Until then, loads of other models over the same path wait if they could make the head late: each may delay it by as long as it takes alone.
 
@@ -44,7 +44,7 @@ impl Leases {
         let at = self.at(slot);
         let to_return = |id: InstanceId, since: Time, deadline: Option<Time>| {
             let function = self.instances.get(&id)?.about.function;
-            let load = self.functions.get(&function)?.load();
+            let load = self.functions.get(&function)?.load(self.load_rate);
             Some(Return {
                 slot,
                 function,
@@ -79,8 +79,12 @@ impl Leases {
             };
             if let Some(starts_at) = promised {
                 let execution = self.execution_of(own.function, Span::ZERO);
-                own.starts_at = starts_at;
-                own.free_by = own.deadline.before(execution).max(starts_at);
+                // A load may take less than expected.
+                own.starts_at = match ahead.stage {
+                    Stage::There => Time::ZERO,
+                    Stage::Moving { .. } | Stage::Leaving => starts_at,
+                };
+                own.free_by = own.deadline.before(execution).max(own.starts_at);
             }
             Some(own)
         });
@@ -115,7 +119,7 @@ impl Leases {
             return None;
         }
         let function = self.instances.get(&turn.instance)?.about.function;
-        let load = self.functions.get(&function)?.load();
+        let load = self.functions.get(&function)?.load(self.load_rate);
         let execution = self.execution_of(function, demand.estimate).0;
         let beside = match self.streams {
             true => execution.saturating_add(execution / 2),
@@ -222,7 +226,7 @@ impl Leases {
         let load = self
             .functions
             .get(&function)
-            .map_or(Span::ZERO, super::Function::load);
+            .map_or(Span::ZERO, |about| about.load(self.load_rate));
         let ends = self.now.after(self.execution(entry));
         let held = self.pool.held(function);
         let (mut left, mut waits) = (among, false);

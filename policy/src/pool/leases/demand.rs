@@ -258,6 +258,7 @@ impl Leases {
             return;
         };
         let (function, bytes) = (entry.about.function, entry.returning_bytes);
+        self.load_rate.record(bytes, load);
         if let Some(about) = self.functions.get_mut(&function) {
             let before = about.loaded_bytes;
             if about.load > Span::ZERO && is_part(bytes, before) && is_part(bytes, about.bytes) {
@@ -300,9 +301,9 @@ impl Leases {
                 .iter()
                 .filter_map(|id| self.instances.get(id));
             let objective = own.map(|entry| entry.about.objective).max();
-            about.set_tight(objective.unwrap_or(Span::ZERO));
+            about.set_tight(objective.unwrap_or(Span::ZERO), self.load_rate);
         }
-        let _unknown = self.pool.update(function, about.model());
+        let _unknown = self.pool.update(function, about.model(self.load_rate));
     }
 
     /// Returns how long requests of an instance's function usually compute; `None` until enough have ended.

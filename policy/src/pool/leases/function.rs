@@ -1,9 +1,9 @@
 //! What is known of a function: its times and its model.
 
-use super::{InstanceId, LOAD_RATE};
+use super::InstanceId;
 use crate::Span;
 use crate::pool::heaviness::{self, Heaviness};
-use crate::pool::means::Drains;
+use crate::pool::means::{Drains, LoadRate};
 use crate::pool::slots;
 
 /// What is known of a function.
@@ -44,21 +44,20 @@ impl Function {
         Span(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Returns the expected time of a load.
-    pub(super) fn load(&self) -> Span {
+    /// Returns the expected time of a load: as measured, else at the rate of other functions' loads.
+    pub(super) fn load(&self, rate: LoadRate) -> Span {
         let measured = self.measured_load();
-        if measured > Span::ZERO || self.bytes == 0 {
+        if measured > Span::ZERO {
             return measured;
         }
-        let ns = u128::from(self.bytes) * 1_000_000_000 / u128::from(LOAD_RATE);
-        Span(u64::try_from(ns).unwrap_or(u64::MAX))
+        rate.expected(self.bytes)
     }
 
     /// Classifies the model by the share of the objective that a request with a load takes: above three quarters it is tight, and it stays so above two
     /// thirds. A function whose requests alone take longer than the objective is not.
-    pub(super) fn set_tight(&mut self, objective: Span) {
+    pub(super) fn set_tight(&mut self, objective: Span, rate: LoadRate) {
         let alone = u128::from(self.execution.0);
-        let loaded = alone + u128::from(self.load().0);
+        let loaded = alone + u128::from(self.load(rate).0);
         let objective = u128::from(objective.0);
         let is_above = if self.is_tight {
             loaded * 3 > objective * 2
@@ -68,15 +67,19 @@ impl Function {
         self.is_tight = objective > 0 && is_above && alone < objective;
     }
 
+    pub(super) fn is_heavy(&self) -> bool {
+        self.heaviness.class() == heaviness::Class::Heavy
+    }
+
     /// Returns the model as the pool knows it.
-    pub(super) fn model(&self) -> slots::Model {
+    pub(super) fn model(&self, rate: LoadRate) -> slots::Model {
         slots::Model {
             bytes: self.bytes,
-            heavy: self.heaviness.class() == heaviness::Class::Heavy,
+            heavy: self.is_heavy(),
             tight: self.is_tight,
             writes: false,
             execution: self.execution,
-            swapped: Span(self.execution.0.saturating_add(self.load().0)),
+            swapped: Span(self.execution.0.saturating_add(self.load(rate).0)),
         }
     }
 }

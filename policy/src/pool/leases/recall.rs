@@ -63,7 +63,7 @@ impl Leases {
         };
         let (execution, drain) = (self.execution(entry), self.expected_drain(id));
         let function = self.functions.get(&entry.about.function);
-        let load = function.map_or(Span::ZERO, super::Function::load);
+        let load = function.map_or(Span::ZERO, |about| about.load(self.load_rate));
         let of_heads = match waiting.latest_start {
             Time::NEVER if waiting.has_head => {
                 since.after(Span(load.0.saturating_mul(2).max(execution.0)))

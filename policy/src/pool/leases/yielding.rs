@@ -91,7 +91,7 @@ impl Leases {
         let execution = self.execution(entry).0;
         let work = Span(execution.saturating_mul(u64::from(demand.waiting)));
         let function = self.functions.get(&entry.about.function);
-        let load = function.map_or(Span::ZERO, super::Function::load);
+        let load = function.map_or(Span::ZERO, |about| about.load(self.load_rate));
         demand.deadline.before(work).before(load)
     }
 
@@ -102,7 +102,7 @@ impl Leases {
         };
         let is_there = self.pool.held(function) >> slot.0 & 1 == 1;
         let load = self.functions.get(&function).filter(|_| !is_there);
-        let load = load.map_or(Span::ZERO, super::Function::load);
+        let load = load.map_or(Span::ZERO, |about| about.load(self.load_rate));
         Span(load.0.saturating_add(self.expected_drain(id).0))
     }
 

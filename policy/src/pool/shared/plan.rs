@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::leases::{RECALL_MAX, RECALL_QUIET_MAX, RECALLED_LOOK};
+use super::super::means::LoadRate;
 use super::super::queue::Head;
 use super::super::slots::EvictReason;
 use super::{AGED, Action, Demand, Entry, InstanceId, Lease, Location, Motion, SharedLeases};
@@ -279,7 +280,7 @@ impl SharedLeases {
             0 => demand.estimate,
             _ => entry.execution,
         };
-        let load = entry.expected_load();
+        let load = entry.expected_load(self.load_rate);
         if self.streams {
             return execution.max(load);
         }
@@ -397,7 +398,7 @@ impl SharedLeases {
                 // It was recalled for this.
                 0
             } else if entry.is_without_work() {
-                let due = entry.spared_until(want.urgency);
+                let due = entry.spared_until(want.urgency, self.load_rate);
                 if due > self.now {
                     wake = wake.min(due);
                     continue;
@@ -418,7 +419,7 @@ impl SharedLeases {
                 }
                 3
             };
-            candidates.push((rank, entry.is_tight(), entry.used_at, *id));
+            candidates.push((rank, entry.is_tight(self.load_rate), entry.used_at, *id));
         }
         candidates.sort_unstable();
         let bytes = |id: &InstanceId| {
@@ -479,7 +480,7 @@ impl SharedLeases {
                     Lease::Held { since } => since,
                     _ => entry.used_at,
                 };
-                let load = entry.expected_load();
+                let load = entry.expected_load(self.load_rate);
                 let execution = entry.expected_execution();
                 since.after(Span(load.0.saturating_mul(2).max(execution.0)))
             }
@@ -535,11 +536,11 @@ impl Entry {
     }
 
     /// Returns until when it is kept although it is without work: what can wait would only move it to and fro.
-    fn spared_until(&self, urgency: Urgency) -> Time {
+    fn spared_until(&self, urgency: Urgency, rate: LoadRate) -> Time {
         match urgency {
             Urgency::Starts(_) | Urgency::Late => Time::ZERO,
             Urgency::CanWait => {
-                let load = self.expected_load();
+                let load = self.expected_load(rate);
                 self.used_at.after(Span(load.0.saturating_mul(2)))
             }
         }

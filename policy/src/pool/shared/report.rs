@@ -207,6 +207,7 @@ impl SharedLeases {
                 let is_first = entry.load == Span::ZERO || entry.loaded_bytes < entry.bytes / 2;
                 entry.load = mean(entry.load, took, is_first);
                 entry.loaded_bytes = entry.bytes;
+                self.load_rate.record(entry.bytes, took);
             } else {
                 (entry.turn, entry.retry_at) = (None, now.after(RETRY));
             }
