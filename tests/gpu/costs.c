@@ -103,8 +103,8 @@ static void copies(void)
         double each = (double)(now_ns() - begin) / 1e3 / COUNT;
         printf("copies of %zu KiB to the device: %.2f us each, %.1f GB/s\n", bytes >> 10, each, (double)bytes / each / 1e3);
     }
-    printf("pinned: %.1f GB/s to the device, %.1f GB/s from it\n", rate(device, pinned, LARGE, 1), rate(device, pinned, LARGE, 0));
-    printf("pageable: %.1f GB/s to the device, %.1f GB/s from it\n", rate(device, pageable, LARGE, 1), rate(device, pageable, LARGE, 0));
+    printf("pinned: %.3g GB/s to the device, %.3g GB/s from it\n", rate(device, pinned, LARGE, 1), rate(device, pinned, LARGE, 0));
+    printf("pageable: %.3g GB/s to the device, %.3g GB/s from it\n", rate(device, pageable, LARGE, 1), rate(device, pageable, LARGE, 0));
     CALL(cuStreamDestroy, stream);
     CALL(cuMemFreeHost, pinned);
     CALL(cuMemFree, device);
