@@ -10,6 +10,13 @@ const OVERHEAD_MAX: Span = Span::from_millis(50);
 const MEAN_PART: u64 = 8;
 /// Rate at which models are expected to load before the first has, in bytes per second: that of PCIe 3.
 const LOAD_RATE_AT_FIRST: u64 = 10_000_000_000;
+/// A load of less than this part of the mean size says nothing of the rate.
+const SMALL_PART: u64 = 8;
+/// Factor by which a load may take longer or less long than expected; what is beyond it does not count.
+const UNUSUAL: u64 = 4;
+/// Part and multiple of the expected time between which the first load counts: links differ, and a software GPU's rates may be scaled.
+const FIRST_PART: u64 = 100;
+const FIRST_TIMES: u64 = 1_000;
 /// Number of mean deviations by which the expected drain exceeds the mean one.
 const DEVIATIONS: u64 = 2;
 
@@ -46,8 +53,9 @@ impl Drains {
 /// Rate at which models load, from the loads of all functions: what is expected of one whose own loads are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LoadRate {
-    /// Mean size in bytes, and mean time; zero before the first load.
+    /// Mean size of the models, in bytes; 0 before the first load.
     bytes: u64,
+    /// Mean time of their loads.
     time: Span,
 }
 
@@ -58,13 +66,25 @@ impl LoadRate {
         time: Span::ZERO,
     };
 
-    /// Records a load of this many bytes.
+    /// Records a load of a whole model of this many bytes. One of few bytes does not count, and of a time that is far from what is expected only a part: a
+    /// load of one function, as of a process which was stopped meanwhile, does not decide what is expected of the others.
     pub(super) fn record(&mut self, bytes: u64, load: Span) {
-        if bytes == 0 || load == Span::ZERO {
+        // What does not depend on the size would count for too much.
+        if bytes == 0 || bytes < self.bytes / SMALL_PART || load == Span::ZERO {
             return;
         }
         let is_first = self.bytes == 0;
-        self.bytes = mean(Span(self.bytes), Span(bytes), is_first).0;
+        let expected = self.expected(bytes).0;
+        let (part, times) = if is_first {
+            (FIRST_PART, FIRST_TIMES)
+        } else {
+            (UNUSUAL, UNUSUAL)
+        };
+        let load = Span(
+            load.0
+                .clamp(expected / part, expected.saturating_mul(times)),
+        );
+        self.bytes = mean_of(self.bytes, bytes, is_first);
         self.time = mean(self.time, load, is_first);
     }
 
@@ -81,11 +101,15 @@ impl LoadRate {
 
 /// Returns a mean with a new measurement.
 pub(super) fn mean(before: Span, new: Span, is_first: bool) -> Span {
+    Span(mean_of(before.0, new.0, is_first))
+}
+
+const fn mean_of(before: u64, new: u64, is_first: bool) -> u64 {
     if is_first {
         return new;
     }
-    let kept = before.0.saturating_sub(before.0 / MEAN_PART);
-    Span(kept.saturating_add(new.0 / MEAN_PART))
+    let kept = before.saturating_sub(before / MEAN_PART);
+    kept.saturating_add(new / MEAN_PART)
 }
 
 #[cfg(test)]
@@ -126,6 +150,25 @@ mod tests {
         assert!(distance < Span::from_millis(1).0, "{expected:?}");
         rate.record(u64::MAX, Span(u64::MAX));
         assert!(rate.expected(u64::MAX) > Span::from_secs(1));
+    }
+
+    #[test]
+    fn a_small_load_and_one_that_took_for_minutes_change_the_rate_little() {
+        let mut rate = LoadRate::UNKNOWN;
+        // Mapping takes as long for little.
+        rate.record(4_096, Span::from_millis(5));
+        assert_eq!(rate.expected(4_096), Span(409 * 1_000));
+        rate.record(1_000_000_000, Span::from_millis(100));
+        for _ in 0..100 {
+            rate.record(1_000_000_000, Span::from_millis(100));
+        }
+        let usual = rate.expected(1_000_000_000);
+        rate.record(1_000_000, Span::from_secs(10));
+        assert_eq!(rate.expected(1_000_000_000), usual);
+        rate.record(1_000_000_000, Span::from_secs(60));
+        assert!(rate.expected(1_000_000_000) < Span::from_millis(140));
+        rate.record(1_000_000_000, Span(1));
+        assert!(rate.expected(1_000_000_000) > Span::from_millis(100));
     }
 
     #[test]

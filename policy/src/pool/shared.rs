@@ -86,7 +86,11 @@ enum Lease {
 enum Motion {
     Rests,
     Leaves,
-    Returns { since: Time },
+    /// Since this time, with this many bytes.
+    Returns {
+        since: Time,
+        bytes: u64,
+    },
 }
 
 /// Claim which waits.

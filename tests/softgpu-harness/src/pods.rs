@@ -35,6 +35,7 @@ const MODEL: [(&str, &str); 6] = [
 pub struct Killed(Child);
 
 impl Killed {
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -50,14 +51,19 @@ impl Drop for Killed {
 /// Properties of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
+    /// Name of its folder.
     pub name: &'static str,
+    /// Name of its function.
     pub function: &'static str,
+    /// Kubernetes' UID; empty: none is known.
     pub uid: &'static str,
     /// Name of its slot; empty: any.
     pub slot: &'static str,
     /// Address at which its queue-proxy listens, on port 8012.
     pub ip: &'static str,
+    /// Number of requests that its queue-proxy runs at a time.
     pub concurrency: u32,
+    /// Objective of its requests.
     pub objective: Duration,
     /// Whether it computes beside other pods of its slot.
     pub is_shared: bool,
@@ -107,6 +113,7 @@ impl About {
         queue_proxy(self, port, &folder.join("lease/queue.sock"), 20)
     }
 
+    /// Returns the address at which its queue-proxy listens.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.ip.parse().unwrap(), 8012)
     }
@@ -130,6 +137,7 @@ fn weir(program: &str) -> Command {
 }
 
 impl Pod {
+    /// Blocks until a new pod's programs run and its model is loaded, and returns it.
     pub fn start(node: &Node, about: About) -> Self {
         let pod = Self::begin(node, about);
         pod.loads();
@@ -150,6 +158,7 @@ impl Pod {
         pod
     }
 
+    /// Blocks until a new model-server has loaded the model.
     pub fn start_model(&mut self, node: &Node) {
         self.begin_model(node);
         self.loads();
@@ -180,10 +189,12 @@ impl Pod {
         });
     }
 
+    /// Blocks until a new queue-proxy listens.
     pub fn start_queue(&mut self, node: &Node) {
         self.queue = Some(self.about.start_queue(node, self.target.port()));
     }
 
+    /// Returns the address at which its queue-proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.about.address()
     }

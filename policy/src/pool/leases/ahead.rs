@@ -10,8 +10,8 @@ use crate::pool::ahead::{self, Candidate};
 pub(super) struct Ahead {
     pub(super) instance: InstanceId,
     pub(super) stage: Stage,
-    /// Time from which its head may have the slot, which was next there when the model began to return: the model leaves for no other before that head is
-    /// served. `None`: nothing is promised.
+    /// Time from which its head may have the slot if the model is not there before. The head was next there when the model began to return, which leaves for
+    /// no other before that head is served. `None`: nothing is promised.
     pub(super) promised: Option<Time>,
 }
 

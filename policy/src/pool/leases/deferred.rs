@@ -80,9 +80,10 @@ impl Leases {
             if let Some(starts_at) = promised {
                 let execution = self.execution_of(own.function, Span::ZERO);
                 // A load may take less than expected.
-                own.starts_at = match ahead.stage {
-                    Stage::There => Time::ZERO,
-                    Stage::Moving { .. } | Stage::Leaving => starts_at,
+                own.starts_at = if ahead.stage == Stage::There {
+                    Time::ZERO
+                } else {
+                    starts_at
                 };
                 own.free_by = own.deadline.before(execution).max(own.starts_at);
             }

@@ -258,8 +258,10 @@ impl Leases {
             return;
         };
         let (function, bytes) = (entry.about.function, entry.returning_bytes);
-        self.load_rate.record(bytes, load);
         if let Some(about) = self.functions.get_mut(&function) {
+            if !is_part(bytes, about.bytes) {
+                self.load_rate.record(bytes, load);
+            }
             let before = about.loaded_bytes;
             if about.load > Span::ZERO && is_part(bytes, before) && is_part(bytes, about.bytes) {
                 // What is known of more of the model stands.
@@ -301,7 +303,7 @@ impl Leases {
                 .iter()
                 .filter_map(|id| self.instances.get(id));
             let objective = own.map(|entry| entry.about.objective).max();
-            about.set_tight(objective.unwrap_or(Span::ZERO), self.load_rate);
+            about.set_tight(objective.unwrap_or(Span::ZERO), load);
         }
         let _unknown = self.pool.update(function, about.model(self.load_rate));
     }

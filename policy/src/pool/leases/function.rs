@@ -53,11 +53,11 @@ impl Function {
         rate.expected(self.bytes)
     }
 
-    /// Classifies the model by the share of the objective that a request with a load takes: above three quarters it is tight, and it stays so above two
+    /// Classifies the model, whose load was measured, by the share of the objective that a request with a load takes: above three quarters it is tight, and it stays so above two
     /// thirds. A function whose requests alone take longer than the objective is not.
-    pub(super) fn set_tight(&mut self, objective: Span, rate: LoadRate) {
+    pub(super) fn set_tight(&mut self, objective: Span, load: Span) {
         let alone = u128::from(self.execution.0);
-        let loaded = alone + u128::from(self.load(rate).0);
+        let loaded = alone + u128::from(load.0);
         let objective = u128::from(objective.0);
         let is_above = if self.is_tight {
             loaded * 3 > objective * 2
@@ -67,6 +67,7 @@ impl Function {
         self.is_tight = objective > 0 && is_above && alone < objective;
     }
 
+    /// Returns whether its loads are long beside its executions (M2.14).
     pub(super) fn is_heavy(&self) -> bool {
         self.heaviness.class() == heaviness::Class::Heavy
     }

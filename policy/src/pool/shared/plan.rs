@@ -349,7 +349,8 @@ impl SharedLeases {
         }
         let since = self.now;
         if let Some(entry) = self.instances.get_mut(&want.id) {
-            entry.motion = Motion::Returns { since };
+            let bytes = entry.bytes;
+            entry.motion = Motion::Returns { since, bytes };
             entry.is_next = false;
             self.begin_turn(want.id, false);
             actions.push(Action::Restore(want.id));

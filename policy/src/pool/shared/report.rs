@@ -198,16 +198,16 @@ impl SharedLeases {
             return;
         };
         let returned = match entry.motion {
-            Motion::Returns { since } => Some(now.since(since)),
+            Motion::Returns { since, bytes } => Some((now.since(since), bytes)),
             Motion::Rests | Motion::Leaves => None,
         };
-        if let Some(took) = returned {
+        if let Some((took, bytes)) = returned {
             entry.motion = Motion::Rests;
             if is_there {
                 let is_first = entry.load == Span::ZERO || entry.loaded_bytes < entry.bytes / 2;
                 entry.load = mean(entry.load, took, is_first);
-                entry.loaded_bytes = entry.bytes;
-                self.load_rate.record(entry.bytes, took);
+                entry.loaded_bytes = bytes;
+                self.load_rate.record(bytes, took);
             } else {
                 (entry.turn, entry.retry_at) = (None, now.after(RETRY));
             }
