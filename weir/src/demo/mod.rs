@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     /// them.
     #[arg(long, value_name = "L", value_parser = positive)]
     load: Option<f64>,
-    /// Duration of arrivals, in seconds (default 25); of the measurement of shares (default 10), or with --scenario swap (default 70).
+    /// Duration of arrivals, in seconds (default 25); of the measurement of shares (default 10), or with --scenario swap (default 104).
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
     /// Slice of the trace, from 1, the default: slices follow one another from the trace's begin. With --scenario evict and swap: seed of the cycles and of the arrivals.

@@ -31,7 +31,7 @@ pub(crate) struct SwapOptions {
     /// Number of GPUs (default 4).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     gpus: Option<u32>,
-    /// Requests a second, of all functions together (default 40).
+    /// Requests a second, of all functions together (default 63).
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rate: Option<u32>,
     /// Memory of each GPU for models at a time, such as 7GiB (the default).

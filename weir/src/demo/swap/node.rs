@@ -33,9 +33,11 @@ const RESIDUE: u64 = 300_000_000;
 /// Port of the queue-proxies, each of which has an address of its own.
 const PORT: u16 = 8012;
 /// Number of pods that start at the same time.
-const STARTS: usize = 8;
+const STARTS: usize = 16;
 /// Requests to each pod before those that are measured, under leases.
 const WARM_UP_ROUNDS: u32 = 3;
+/// Number of them at a time for each GPU.
+const WARM_UP_REQUESTS: usize = 2;
 /// Longest time until a server has loaded its model.
 const LOADED_MAX: Duration = Duration::from_secs(120);
 /// Longest time of a request in its pod.
@@ -193,7 +195,7 @@ impl Station {
         })
     }
 
-    /// Sends requests to each pod, as many at a time as there are GPUs: so that each function has computed, and the agent and the queue-proxies
+    /// Sends requests to each pod, some at a time for each GPU: so that each function has computed, and the agent and the queue-proxies
     /// know how long requests and loads take, as they do where functions have been served before.
     async fn warm_up(&self, gpus: u32) -> anyhow::Result<()> {
         // Without an agent there is nothing to learn.
@@ -202,19 +204,19 @@ impl Station {
         } else {
             1
         };
-        let addresses: Vec<SocketAddr> = self.pods.values().map(|pod| pod.address).collect();
-        for _ in 0..rounds {
-            for some in addresses.chunks(gpus as usize) {
-                let mut requests = tokio::task::JoinSet::new();
-                for &address in some {
-                    let body = r#"{"input":1,"output":1,"seed":1}"#.to_owned();
-                    requests.spawn(async move { post(address, "/infer", body).await });
-                }
-                while let Some(answered) = requests.join_next().await {
-                    let (status, text) = answered??;
-                    anyhow::ensure!(status == 200, "a pod answers {status} at first: {text}");
-                }
+        let addresses = self.pods.values().map(|pod| pod.address);
+        let mut requests = tokio::task::JoinSet::new();
+        for address in (0..rounds).flat_map(|_| addresses.clone()) {
+            let body = r#"{"input":1,"output":1,"seed":1}"#.to_owned();
+            requests.spawn(async move { post(address, "/infer", body).await });
+            if requests.len() >= WARM_UP_REQUESTS * gpus as usize
+                && let Some(answered) = requests.join_next().await
+            {
+                is_served(answered?)?;
             }
+        }
+        while let Some(answered) = requests.join_next().await {
+            is_served(answered?)?;
         }
         Ok(())
     }
@@ -288,6 +290,13 @@ fn evaluate(
         .collect();
     let span = (since(begin), since(end));
     Ok(measure(&ledger, span, plan.gpus, servers, &requests))
+}
+
+/// Checks the answer of a pod to its first requests.
+fn is_served(answer: anyhow::Result<(u16, String)>) -> anyhow::Result<()> {
+    let (status, text) = answer?;
+    anyhow::ensure!(status == 200, "a pod answers {status} at first: {text}");
+    Ok(())
 }
 
 fn pod_files(function: &Function, number: usize, instance: usize) -> PodFiles {

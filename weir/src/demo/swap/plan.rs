@@ -35,8 +35,8 @@ const SAMPLES: &str = include_str!("../../../traces/torpor-samples.csv");
 const FUNCTIONS: u32 = 128;
 const INSTANCES: u32 = 2;
 const GPUS: u32 = 4;
-const RATE: u32 = 40;
-const SECONDS: f64 = 70.0;
+const RATE: u32 = 63;
+const SECONDS: f64 = 104.0;
 const MODELS_MEMORY: &str = "7GiB";
 
 /// A function.
