@@ -62,6 +62,6 @@ fn work_in_the_background_gets_its_twentieth_of_a_busy_slot_and_no_more() {
         of_busy < of_work * share * 2,
         "{of_work:?} beside {of_busy:?}"
     );
-    // After each recall a queue-proxy states what waits, later on a machine that is busy, as just after a build; until then the slot is free for it.
+    // After each recall a queue-proxy states what waits, later on a machine that is busy; until then the slot is free for it.
     assert!(took > shortest / 3, "{took:?}, not {shortest:?}");
 }
