@@ -10,6 +10,8 @@ const OVERHEAD_MAX: Span = Span::from_millis(50);
 const MEAN_PART: u64 = 8;
 /// Rate at which models are expected to load before the first has, in bytes per second: that of PCIe 3.
 const LOAD_RATE_AT_FIRST: u64 = 10_000_000_000;
+/// Least size that says something of the rate, in bytes: of less no time would be expected at all, and no longer one believed afterwards.
+const LOAD_BYTES_MIN: u64 = 4_096;
 /// A load of less than this part of the mean size says nothing of the rate.
 const SMALL_PART: u64 = 8;
 /// Factor by which a load may take longer or less long than expected; what is beyond it does not count.
@@ -70,7 +72,7 @@ impl LoadRate {
     /// load of one function, as of a process which was stopped meanwhile, does not decide what is expected of the others.
     pub(super) fn record(&mut self, bytes: u64, load: Span) {
         // What does not depend on the size would count for too much.
-        if bytes == 0 || bytes < self.bytes / SMALL_PART || load == Span::ZERO {
+        if bytes < LOAD_BYTES_MIN.max(self.bytes / SMALL_PART) || load == Span::ZERO {
             return;
         }
         let is_first = self.bytes == 0;
@@ -90,13 +92,17 @@ impl LoadRate {
 
     /// Returns the expected time of a load of this many bytes.
     pub(super) fn expected(self, bytes: u64) -> Span {
-        let (rate_bytes, time) = match self.bytes {
-            0 => (LOAD_RATE_AT_FIRST, Span::from_secs(1)),
-            mean => (mean, self.time),
-        };
-        let ns = u128::from(bytes) * u128::from(time.0) / u128::from(rate_bytes);
-        Span(u64::try_from(ns).unwrap_or(u64::MAX))
+        match self.bytes {
+            0 => in_proportion(Span::from_secs(1), LOAD_RATE_AT_FIRST, bytes),
+            mean => in_proportion(self.time, mean, bytes),
+        }
     }
+}
+
+/// Returns the time of a load of `bytes`, of which one of `loaded` bytes, more than 0, takes `time`.
+pub(super) fn in_proportion(time: Span, loaded: u64, bytes: u64) -> Span {
+    let ns = u128::from(time.0) * u128::from(bytes) / u128::from(loaded);
+    Span(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
 /// Returns a mean with a new measurement.
@@ -163,6 +169,9 @@ mod tests {
             rate.record(1_000_000_000, Span::from_millis(100));
         }
         let usual = rate.expected(1_000_000_000);
+        let mut of_nothing = LoadRate::UNKNOWN;
+        of_nothing.record(1, Span::from_millis(5));
+        assert_eq!(of_nothing, LoadRate::UNKNOWN);
         rate.record(1_000_000, Span::from_secs(10));
         assert_eq!(rate.expected(1_000_000_000), usual);
         rate.record(1_000_000_000, Span::from_secs(60));

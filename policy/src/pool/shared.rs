@@ -55,7 +55,7 @@ mod turn;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::leases::{Instance, InstanceId, Location, RETRY, RETRY_SOON, View};
-use super::means::{Drains, LoadRate};
+use super::means::{Drains, LoadRate, in_proportion};
 use super::queue::{self, Head, Queue, Ticket};
 use super::{FunctionId, Refusal, SlotId};
 use crate::{Span, Time};
@@ -411,9 +411,7 @@ impl Entry {
     /// Returns the expected time of a load: as measured, else at the rate of other instances' loads.
     fn expected_load(&self, rate: LoadRate) -> Span {
         if self.load > Span::ZERO && self.loaded_bytes >= self.bytes / 2 && self.loaded_bytes > 0 {
-            let ns =
-                u128::from(self.load.0) * u128::from(self.bytes) / u128::from(self.loaded_bytes);
-            return Span(u64::try_from(ns).unwrap_or(u64::MAX));
+            return in_proportion(self.load, self.loaded_bytes, self.bytes);
         }
         rate.expected(self.bytes)
     }

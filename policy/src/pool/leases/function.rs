@@ -3,7 +3,7 @@
 use super::InstanceId;
 use crate::Span;
 use crate::pool::heaviness::{self, Heaviness};
-use crate::pool::means::{Drains, LoadRate};
+use crate::pool::means::{Drains, LoadRate, in_proportion};
 use crate::pool::slots;
 
 /// What is known of a function.
@@ -40,8 +40,7 @@ impl Function {
         if self.loaded_bytes == 0 || self.loaded_bytes < self.bytes / 2 {
             return Span::ZERO;
         }
-        let ns = u128::from(self.load.0) * u128::from(self.bytes) / u128::from(self.loaded_bytes);
-        Span(u64::try_from(ns).unwrap_or(u64::MAX))
+        in_proportion(self.load, self.loaded_bytes, self.bytes)
     }
 
     /// Returns the expected time of a load: as measured, else at the rate of other functions' loads.
@@ -53,8 +52,8 @@ impl Function {
         rate.expected(self.bytes)
     }
 
-    /// Classifies the model, whose load was measured, by the share of the objective that a request with a load takes: above three quarters it is tight, and it stays so above two
-    /// thirds. A function whose requests alone take longer than the objective is not.
+    /// Classifies the model, whose load was measured, by the share of the objective that a request with a load takes: above three quarters it is tight,
+    /// and it stays so above two thirds. A function whose requests alone take longer than the objective is not.
     pub(super) fn set_tight(&mut self, objective: Span, load: Span) {
         let alone = u128::from(self.execution.0);
         let loaded = alone + u128::from(load.0);
