@@ -31,6 +31,9 @@ use crate::unit::Unit;
 pub use crate::unit::{SliceInfo, UnitInfo};
 use crate::{Span, Time, unit};
 
+/// Largest number of waiting commands of which [`Machine::earliest_end_of`] adds up the spans.
+const COUNTED_MAX: usize = 64;
+
 /// Settings of a process that creates a context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSettings {
@@ -327,6 +330,20 @@ impl Machine {
         let stream = self.streams.get(slot)?;
         let current = self.earliest_end_of_current(stream).max(self.now);
         Some(current.after(stream.min_waiting).max(stream.earliest_end))
+    }
+
+    /// Returns a time before which the first `count` commands of a stream that have not ended cannot all have ended, not before now: as
+    /// [`Self::earliest_end`], from the first [`COUNTED_MAX`] of them. Returns `None` if the stream does not exist.
+    #[must_use]
+    pub fn earliest_end_of(&self, stream: StreamId, count: u64) -> Option<Time> {
+        let slot = *self.stream_slots.get(&stream)?;
+        let stream = self.streams.get(slot)?;
+        let current = self.earliest_end_of_current(stream).max(self.now);
+        let others = count.saturating_sub(u64::from(stream.current.is_some()));
+        let others = usize::try_from(others).unwrap_or(usize::MAX);
+        let spans = stream.waiting.iter().take(others.min(COUNTED_MAX));
+        let spans = spans.fold(0_u64, |sum, command| sum.saturating_add(command.min_span.0));
+        Some(current.after(Span(spans)))
     }
 
     /// Returns the number of commands of a stream that have not ended; `None` if the stream does not exist.

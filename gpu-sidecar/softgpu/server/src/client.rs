@@ -44,6 +44,8 @@ pub(crate) struct Event {
     pub(crate) records: u64,
     /// Number of the last record that has occurred; earlier records which occur later are ignored.
     pub(crate) published: u64,
+    /// Stream slot of the last record, and the number of commands that have ended there once it has occurred; `None` before the first one.
+    pub(crate) recorded: Option<(u32, u64)>,
     pub(crate) shared: Option<SharedId>,
 }
 
@@ -82,6 +84,8 @@ pub(crate) struct Rings {
     pub(crate) attention: u32,
     /// Set when something was published after the client's threads were last woken.
     pub(crate) has_news: bool,
+    /// Since when there are effects on memory of which the client's threads were not notified, and for which none may be waiting.
+    pub(crate) effects_since: Option<Time>,
 }
 
 impl Rings {
@@ -101,6 +105,7 @@ impl Rings {
             next_graph: 0,
             attention: 0,
             has_news: false,
+            effects_since: None,
         }
     }
 
@@ -110,6 +115,7 @@ impl Rings {
         before != self.attention
             || self.in_flight() > 0
             || self.has_news
+            || self.effects_since.is_some()
             || !self.held_back.is_empty()
             || self.page.has_commands(self.head)
             || self.page.waiting() != 0
@@ -120,9 +126,20 @@ impl Rings {
         self.submitted - self.retired
     }
 
-    /// Appends a completion, or holds it back until the ring has room.
+    /// Appends a completion of which the client's worker is to be notified now, or holds it back until the ring has room.
     pub(crate) fn complete(&mut self, completion: Completion) {
         self.has_news = true;
+        self.append(completion);
+    }
+
+    /// Appends the completion of a command that may affect memory and nothing else, as [`Self::complete`] does, but the worker is notified later unless
+    /// a thread waits.
+    pub(crate) fn complete_effect(&mut self, completion: Completion, now: Time) {
+        self.effects_since.get_or_insert(now);
+        self.append(completion);
+    }
+
+    fn append(&mut self, completion: Completion) {
         if !self.held_back.is_empty() || !self.page.complete(&mut self.tail, completion) {
             self.held_back.push_back(completion);
         }
@@ -155,6 +172,11 @@ impl Rings {
         }
         event.published = number;
         self.page.set_event(EventSlot(slot), number, at);
+    }
+
+    /// Returns the number of commands that have ended in a stream slot.
+    pub(crate) fn ended(&self, slot: u32) -> u64 {
+        self.done.get(slot as usize).map_or(0, |(count, _)| *count)
     }
 
     /// Counts one more command of a stream as ended.

@@ -7,7 +7,7 @@ use softgpu_wire::clock;
 use softgpu_wire::page::{Awaited, Completion, DROPPED};
 
 use crate::client::{ClientId, Rings};
-use crate::server::{RunningKind, Server};
+use crate::server::{RunningKind, Server, TICK};
 
 impl Server {
     /// Advances the timeline to its last event up to `horizon`. It does not advance to `horizon` itself: a late command
@@ -61,6 +61,7 @@ impl Server {
         };
         let id = running.client;
         let mut value = 0;
+        let is_plain = matches!(running.kind, RunningKind::Plain);
         match running.kind {
             RunningKind::Plain => {}
             RunningKind::Record {
@@ -80,11 +81,16 @@ impl Server {
         };
         rings.retire(running.slot, at);
         if let Some(token) = running.token {
-            rings.complete(Completion {
+            let completion = Completion {
                 token: token.0,
                 value,
                 turn: 0,
-            });
+            };
+            match is_plain {
+                true => rings.complete_effect(completion, at),
+                // What other processes wait for.
+                false => rings.complete(completion),
+            }
         }
         // Last, because a client that sees the count takes all earlier results as published.
         rings.publish(running.slot);
@@ -171,8 +177,15 @@ impl Server {
                     woken = true;
                 }
             }
-            // A woken thread handles the completions; otherwise the client's worker does.
+            // A woken thread handles the completions; otherwise the client's worker does, of effects not after each command of many that follow each
+            // other.
+            let is_due = |since: Time| rings.in_flight() == 0 || now.since(since) >= TICK;
+            if woken || rings.effects_since.is_some_and(is_due) {
+                rings.effects_since = None;
+                rings.has_news = true;
+            }
             if std::mem::take(&mut rings.has_news) && !woken {
+                rings.effects_since = None;
                 let bell = rings.page.completions_bell();
                 let _woken = futex::wake(bell, futex::Flags::empty(), 1);
             }
@@ -194,8 +207,17 @@ impl Server {
                 };
                 let lower = match awaited {
                     Awaited::Stream(slot, target) => self.earliest_of(rings, slot.0, target),
-                    // The stream that records an event is not known: the next thing on the timeline may be it.
-                    Awaited::Event(..) | Awaited::Retired(_) | Awaited::Taken(_) => Time::ZERO,
+                    Awaited::Event(slot, target) => {
+                        let event = rings.events.get(&slot.0);
+                        // Of an earlier record, and of one by another process, the stream is not known: the next thing on the timeline may be it.
+                        let own =
+                            event.filter(|event| event.latest == target && event.shared.is_none());
+                        own.and_then(|event| event.recorded)
+                            .map_or(Time::ZERO, |(slot, count)| {
+                                self.earliest_of(rings, slot, count)
+                            })
+                    }
+                    Awaited::Retired(_) | Awaited::Taken(_) => Time::ZERO,
                 };
                 let at = next.map(|next| next.max(lower));
                 earliest = match (earliest, at) {
@@ -217,13 +239,17 @@ impl Server {
         let Some(stream) = stream else {
             return Time::ZERO;
         };
-        // Later commands in the stream shift the estimate: it bounds the target only if there are none.
-        let done = rings.done.get(slot as usize).map_or(0, |(done, _)| *done);
+        let done = rings.ended(slot);
         let queued = self.machine.queued(stream.id).unwrap_or(0);
-        if done + queued > target {
-            return Time::ZERO;
-        }
-        self.machine.earliest_end(stream.id).unwrap_or(Time::ZERO)
+        // Without later commands the bound is exact.
+        let earliest = match done + queued > target {
+            true => {
+                let count = target.saturating_sub(done);
+                self.machine.earliest_end_of(stream.id, count)
+            }
+            false => self.machine.earliest_end(stream.id),
+        };
+        earliest.unwrap_or(Time::ZERO)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::shared::{SharedEvents, SharedId};
 use crate::statistics::Statistics;
 
 /// Interval at which results for which no client waits are published.
-const TICK: Span = Span::from_millis(2);
+pub(crate) const TICK: Span = Span::from_millis(2);
 /// Time without clients after which a detached server ends.
 const IDLE_MAX: Span = Span::from_secs(5);
 /// Largest number of clients; further connections remain in the backlog.

@@ -96,6 +96,7 @@ impl Server {
             latest: 0,
             records: 0,
             published: 0,
+            recorded: None,
             shared: None,
         });
         let (latest, records, shared) = (event.latest, event.records, event.shared);
@@ -144,6 +145,7 @@ impl Server {
             latest,
             records: 0,
             published: happened.0,
+            recorded: None,
             shared: Some(shared),
         };
         // Records that occurred earlier are not published again.

@@ -290,6 +290,14 @@ impl Server {
             kind,
         };
         self.running.insert(command, running);
+        if let RunningKind::Record { event, .. } = kind {
+            let queued = self.machine.queued(stream.id).unwrap_or(0);
+            let rings = self.rings(id)?;
+            let count = rings.ended(slot) + queued;
+            if let Some(event) = rings.events.get_mut(&event) {
+                event.recorded = Some((slot, count));
+            }
+        }
         Ok(())
     }
 
@@ -304,6 +312,7 @@ impl Server {
                 latest: 0,
                 records: 0,
                 published: 0,
+                recorded: None,
                 shared: None,
             };
             self.rings(id)?.events.insert(slot, event);
