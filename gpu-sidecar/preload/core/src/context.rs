@@ -215,6 +215,7 @@ impl Context {
         self.process.waiters.fork();
         self.connection.forget();
         self.copiers.fork();
+        self.synchronizer.fork();
         // A thread that does not exist in the child may hold the lock. The state then stays as it is, and the child inactive.
         if let Ok(mut link) = self.link.try_lock() {
             link.fork();

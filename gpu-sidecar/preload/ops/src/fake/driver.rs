@@ -101,10 +101,13 @@ impl Driver for &'static Fake {
         }
         let at = self.next_native.get().max(1 << 20);
         self.next_native.set(at + bytes);
+        self.allocated.borrow_mut().push(at);
         Ok(at)
     }
 
-    fn free(self, _address: Address) {}
+    fn free(self, address: Address) {
+        self.freed.borrow_mut().push(address);
+    }
 
     fn create_stream(self) -> Result<Handle, Code> {
         Ok(0x7000)
@@ -141,7 +144,12 @@ impl Driver for &'static Fake {
         Ok(())
     }
 
-    fn set_all_bits(self, at: Address, bytes: u64, _stream: Handle) -> Result<(), Code> {
+    fn set_bytes(self, at: Address, bytes: u64, value: u8, _stream: Handle) -> Result<(), Code> {
+        if value == 0 {
+            let words = (at..at + bytes).step_by(8).map(|at| (at, 0));
+            self.words.borrow_mut().extend(words);
+            return Ok(());
+        }
         for offset in (0..bytes).step_by(usize::try_from(GRANULE).unwrap()) {
             self.set_granule(at + offset, u64::MAX);
         }

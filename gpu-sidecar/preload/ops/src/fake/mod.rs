@@ -115,6 +115,9 @@ pub(crate) struct Fake {
     pub(crate) next_native: Cell<Address>,
     /// Size of the memory of which every bit was set, in bytes, and that at the first copy to the device.
     pub(crate) poisoned: Cell<u64>,
+    /// Addresses of allocations by the driver's own call, and of those that were freed.
+    pub(crate) allocated: RefCell<Vec<Address>>,
+    pub(crate) freed: RefCell<Vec<Address>>,
     pub(crate) poisoned_at_first_copy: Cell<Option<u64>>,
     /// Copies between pieces of staging memory and windows that are not over, by piece; the number of looks at them, and the size of all so far.
     pub(crate) copying: RefCell<BTreeMap<usize, (HostSpan, HostSpan)>>,

@@ -18,7 +18,8 @@ use crate::platform::Platform;
 use crate::touch;
 
 /// Size of the copies after which a group of blocks ends, in granules: 8 MiB on a GPU, of which the setup of a copy is below 3 % at the rate of every
-/// known link (M2.6: elbows of 2 MiB to 4 MiB).
+/// known link (M2.6: elbows of 2 MiB to 4 MiB). The first groups end after one and two granules, and others before a block as large as a group: what the
+/// program uses first is mostly small, such as its input, and it computes from then on.
 const ARRIVAL_GRANULES: u64 = 4;
 /// Longest time for which it is waited whether the device answers at all, after an error.
 const GONE_MAX: Duration = Duration::from_secs(1);
@@ -241,6 +242,20 @@ impl Groups {
         }
     }
 
+    /// Ends the group before the copy of a large block is added: what arrived before is not to wait for that.
+    fn begin<P: Platform>(
+        &mut self,
+        host: P,
+        block: &MovableBlock,
+        granule: u64,
+        tools: Tools,
+    ) -> Result<(), Code> {
+        if block.bytes >= ARRIVAL_GRANULES * granule {
+            self.end(host, tools)?;
+        }
+        Ok(())
+    }
+
     /// Notes that the copy of a block was added, and ends the group if it is large enough.
     fn add<P: Platform>(
         &mut self,
@@ -251,13 +266,14 @@ impl Groups {
     ) -> Result<(), Code> {
         self.blocks.insert(block.key, self.count.saturating_add(1));
         self.open_bytes += block.bytes;
-        if self.open_bytes >= ARRIVAL_GRANULES * granule {
+        let granules = ARRIVAL_GRANULES.min(1 << self.count.min(8));
+        if self.open_bytes >= granules * granule {
             self.end(host, tools)?;
         }
         Ok(())
     }
 
-    /// Ends the last group of a device.
+    /// Ends the group, if there is anything in it.
     fn end<P: Platform>(&mut self, host: P, tools: Tools) -> Result<(), Code> {
         if self.open_bytes > 0 {
             self.copies.event(host, tools)?;
@@ -322,6 +338,7 @@ fn fill<P: Platform>(
         let Some((copy, tools)) = moves.host.copy(block.key).zip(tools) else {
             continue;
         };
+        groups.begin(host, block, device.granule, tools)?;
         let mut to = block.at;
         for &span in &copy.spans {
             let is_registered = moves.host.is_registered(span);
@@ -353,7 +370,7 @@ fn poison<P: Platform>(
         if let Some((_, tools)) = moves.host.copy(block.key).zip(tools)
             && is_made
         {
-            host.set_all_bits(block.at, block.bytes, tools.stream)?;
+            host.set_bytes(block.at, block.bytes, u8::MAX, tools.stream)?;
         }
     }
     Ok(())

@@ -145,6 +145,29 @@ fn a_launch_runs_once_what_its_arguments_name_is_there() {
 }
 
 #[test]
+fn small_memory_does_not_wait_for_large_memory_that_comes_after_it() {
+    let fake = streaming();
+    // What is used first is sent first.
+    let sizes = [1, 1, 10, 1, 1];
+    let blocks = sizes.map(|granules| allocate(fake, granules * GRANULE));
+    evict::evict(fake, DRAIN).unwrap();
+    while search::search_some(fake) {}
+    let there = |count: usize| {
+        move |fake: &'static Fake| {
+            let runs: Vec<bool> = blocks.iter().map(|at| runs(fake, &[*at])).collect();
+            assert_eq!(runs, [0, 1, 2, 3, 4].map(|number| number < count));
+        }
+    };
+    // Of the groups the first has one granule, the second would have two.
+    for (groups, count) in [(1, 1), (2, 2), (3, 3), (4, 5)] {
+        restore_and(fake, groups, there(count)).unwrap();
+        restoring::end_observation(fake);
+        evict::evict(fake, DRAIN).unwrap();
+        while search::search_some(fake) {}
+    }
+}
+
+#[test]
 fn unnamed_or_followed_memory_makes_a_launch_wait_for_the_last_group() {
     let (fake, blocks) = away();
     let (first, last) = (blocks[0], blocks[3]);
