@@ -332,12 +332,15 @@ impl Machine {
         Some(current.after(stream.min_waiting).max(stream.earliest_end))
     }
 
-    /// Returns a time before which the first `count` commands of a stream that have not ended cannot all have ended, not before now: as
+    /// Returns a time before which the first `count` commands of a stream that have not ended cannot all have ended, never earlier than now: as
     /// [`Self::earliest_end`], from the first [`COUNTED_MAX`] of them. Returns `None` if the stream does not exist.
     #[must_use]
     pub fn earliest_end_of(&self, stream: StreamId, count: u64) -> Option<Time> {
         let slot = *self.stream_slots.get(&stream)?;
         let stream = self.streams.get(slot)?;
+        if count == 0 {
+            return Some(self.now);
+        }
         let current = self.earliest_end_of_current(stream).max(self.now);
         let others = count.saturating_sub(u64::from(stream.current.is_some()));
         let others = usize::try_from(others).unwrap_or(usize::MAX);

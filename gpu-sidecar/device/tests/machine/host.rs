@@ -5,7 +5,7 @@ use std::sync::Arc;
 use device::compute::Kernel;
 use device::law::Law;
 use device::ledger::WorkId;
-use device::machine::{HostTurn, ProcessSettings};
+use device::machine::{HostTurn, Machine, ProcessSettings};
 use device::op::{CopyKind, Graph, Op};
 use device::{Span, Time};
 
@@ -126,6 +126,53 @@ fn the_earliest_end_is_exact_if_nothing_competes() {
     assert_eq!(run(&mut fresh), []);
     assert_eq!(fresh.earliest_end(stream), Some(fresh.now()));
     assert_eq!(run(&mut machine).last().map(|done| done.ended), end);
+}
+
+#[test]
+fn the_earliest_end_of_the_first_commands_is_exact_if_nothing_competes() {
+    let mut machine = machine(&[]);
+    let process = machine.admit(0, &ALONE).unwrap();
+    let stream = machine.stream(process);
+    for _ in 0..3 {
+        submit(&mut machine, stream, Time(0), kernel(100));
+    }
+    let ends = |machine: &Machine| {
+        [0, 1, 2, 3, u64::MAX]
+            .map(|count| machine.earliest_end_of(stream, count).unwrap().0 / 1_000)
+    };
+    assert_eq!(ends(&machine), [0, 100, 200, 300, 300]);
+    pass(&mut machine, 130);
+    assert_eq!(ends(&machine), [130, 200, 300, 300, 300]);
+    run(&mut machine);
+    let now = machine.now().0 / 1_000;
+    assert_eq!(ends(&machine), [now; 5]);
+    machine.destroy_stream(stream);
+    assert_eq!(machine.earliest_end_of(stream, 1), None);
+}
+
+#[test]
+fn many_commands_end_no_earlier_than_their_earliest_end() {
+    let mut machine = machine(&[]);
+    let streams = [(); 2].map(|()| {
+        let process = machine.admit(0, &ALONE).unwrap();
+        machine.stream(process)
+    });
+    for _ in 0..200 {
+        for stream in streams {
+            submit(&mut machine, stream, Time(0), kernel(100));
+        }
+    }
+    let bounds = [1, 10, 64, 200].map(|count| machine.earliest_end_of(streams[0], count));
+    let done = run(&mut machine);
+    let own: Vec<Time> = done
+        .iter()
+        .filter(|done| done.stream == streams[0])
+        .map(|done| done.ended)
+        .collect();
+    for (count, bound) in [1, 10, 64, 200].into_iter().zip(bounds) {
+        let bound = bound.unwrap();
+        assert!(bound <= own[count - 1] && bound > Time(0), "{count}");
+    }
 }
 
 #[test]

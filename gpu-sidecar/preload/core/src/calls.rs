@@ -314,9 +314,9 @@ impl Driver for Host {
         })
     }
 
-    fn set_bytes(self, at: Address, bytes: u64, value: u8, stream: Handle) -> Result<(), Code> {
+    fn set_all_bits(self, at: Address, bytes: u64, stream: Handle) -> Result<(), Code> {
         // SAFETY: the driver checks the addresses and the stream.
-        check(unsafe { driver::cuMemsetD8Async(at, value, size(bytes), stream) })
+        check(unsafe { driver::cuMemsetD8Async(at, 0xff, size(bytes), stream) })
     }
 
     fn write_words(self, to: Address, words: &[u64], stream: Handle) -> Result<(), Code> {

@@ -46,8 +46,8 @@ impl Synchronizer {
         }
     }
 
-    /// Forgets the thread of the parent of a fork, and what it waits for there. If another thread of the parent has just held the lock, no wait of the
-    /// child ends in time.
+    /// Forgets the thread of the parent of a fork, and what it waits for there. If the mover of the parent held the lock just then, that of the
+    /// child stops at its first wait, as with the other locks of the parent's threads.
     pub(crate) fn fork(&self) {
         self.state.store(IDLE, Ordering::Relaxed);
         if let Ok(mut input) = self.input.try_lock() {

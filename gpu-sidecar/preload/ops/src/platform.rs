@@ -258,12 +258,12 @@ pub trait Driver: Copy {
     ///
     /// The driver's error.
     fn copy_to_device(self, to: Address, from: HostSpan, stream: Handle) -> Result<(), Code>;
-    /// Enqueues the setting of every byte of a range of mapped device memory.
+    /// Enqueues the setting of every bit of a range of mapped device memory.
     ///
     /// # Errors
     ///
     /// The driver's error.
-    fn set_bytes(self, at: Address, bytes: u64, value: u8, stream: Handle) -> Result<(), Code>;
+    fn set_all_bits(self, at: Address, bytes: u64, stream: Handle) -> Result<(), Code>;
     /// Writes words to mapped device memory by a stream of this library, and blocks until its work has ended.
     ///
     /// # Errors

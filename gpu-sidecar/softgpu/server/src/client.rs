@@ -44,9 +44,19 @@ pub(crate) struct Event {
     pub(crate) records: u64,
     /// Number of the last record that has occurred; earlier records which occur later are ignored.
     pub(crate) published: u64,
-    /// Stream slot of the last record, and the number of commands that have ended there once it has occurred; `None` before the first one.
-    pub(crate) recorded: Option<(u32, u64)>,
+    /// Last record; `None` before the first one.
+    pub(crate) recorded: Option<Recorded>,
     pub(crate) shared: Option<SharedId>,
+}
+
+/// Place of an event's record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) slot: u32,
+    /// Stream that was in the slot then.
+    pub(crate) stream: StreamId,
+    /// Number of commands that have ended in the slot once the record has occurred.
+    pub(crate) count: u64,
 }
 
 /// A client's process on one GPU or slice of the timeline.
@@ -132,11 +142,16 @@ impl Rings {
         self.append(completion);
     }
 
-    /// Appends the completion of a command that may affect memory and nothing else, as [`Self::complete`] does, but the worker is notified later unless
-    /// a thread waits.
-    pub(crate) fn complete_effect(&mut self, completion: Completion, now: Time) {
-        self.effects_since.get_or_insert(now);
+    /// Appends the completion of a command whose effect no other process waits for, and which ended at `ended`, as [`Self::complete`] does, but the worker
+    /// is notified later unless a thread waits.
+    pub(crate) fn complete_effect(&mut self, completion: Completion, ended: Time) {
+        self.effects_since.get_or_insert(ended);
         self.append(completion);
+    }
+
+    /// Returns whether there are effects of which the worker was not notified, and nothing is in flight that could end after them.
+    pub(crate) const fn has_last_effects(&self) -> bool {
+        self.effects_since.is_some() && self.in_flight() == 0
     }
 
     fn append(&mut self, completion: Completion) {

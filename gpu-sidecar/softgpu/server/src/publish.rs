@@ -6,7 +6,7 @@ use rustix::thread::futex;
 use softgpu_wire::clock;
 use softgpu_wire::page::{Awaited, Completion, DROPPED};
 
-use crate::client::{ClientId, Rings};
+use crate::client::{ClientId, Recorded, Rings};
 use crate::server::{RunningKind, Server, TICK};
 
 impl Server {
@@ -179,7 +179,9 @@ impl Server {
             }
             // A woken thread handles the completions; otherwise the client's worker does, of effects not after each command of many that follow each
             // other.
-            let is_due = |since: Time| rings.in_flight() == 0 || now.since(since) >= TICK;
+            let is_full = !rings.held_back.is_empty();
+            let is_due =
+                |since: Time| is_full || rings.in_flight() == 0 || now.since(since) >= TICK;
             if woken || rings.effects_since.is_some_and(is_due) {
                 rings.effects_since = None;
                 rings.has_news = true;
@@ -207,16 +209,7 @@ impl Server {
                 };
                 let lower = match awaited {
                     Awaited::Stream(slot, target) => self.earliest_of(rings, slot.0, target),
-                    Awaited::Event(slot, target) => {
-                        let event = rings.events.get(&slot.0);
-                        // Of an earlier record, and of one by another process, the stream is not known: the next thing on the timeline may be it.
-                        let own =
-                            event.filter(|event| event.latest == target && event.shared.is_none());
-                        own.and_then(|event| event.recorded)
-                            .map_or(Time::ZERO, |(slot, count)| {
-                                self.earliest_of(rings, slot, count)
-                            })
-                    }
+                    Awaited::Event(slot, target) => self.earliest_record(rings, slot.0, target),
                     Awaited::Retired(_) | Awaited::Taken(_) => Time::ZERO,
                 };
                 let at = next.map(|next| next.max(lower));
@@ -233,6 +226,20 @@ impl Server {
         earliest
     }
 
+    /// Returns the earliest time at which a record of an event can have occurred. Of an earlier record than the last, and of one by another process, the
+    /// stream is not known: the next thing on the timeline may be it.
+    fn earliest_record(&self, rings: &Rings, slot: u32, number: u64) -> Time {
+        let event = rings.events.get(&slot);
+        let own = event.filter(|event| event.latest == number && event.shared.is_none());
+        let recorded = own.and_then(|event| event.recorded);
+        let stream = |place: &Recorded| rings.streams.get(place.slot as usize).copied().flatten();
+        recorded
+            .filter(|place| stream(place).is_some_and(|stream| stream.id == place.stream))
+            .map_or(Time::ZERO, |place| {
+                self.earliest_of(rings, place.slot, place.count)
+            })
+    }
+
     /// Returns the earliest time at which a stream can have ended `target` commands.
     fn earliest_of(&self, rings: &Rings, slot: u32, target: u64) -> Time {
         let stream = rings.streams.get(slot as usize).copied().flatten();
@@ -241,7 +248,7 @@ impl Server {
         };
         let done = rings.ended(slot);
         let queued = self.machine.queued(stream.id).unwrap_or(0);
-        // Without later commands the bound is exact.
+        // Without later commands the bound is closer: it knows the times of their calls.
         let earliest = match done + queued > target {
             true => {
                 let count = target.saturating_sub(done);

@@ -261,7 +261,10 @@ impl Server {
         // asleep has not rung.
         let needs_attention = |rings: &Rings| {
             let has_command = sleep == Sleep::Deep && rings.page.has_commands(rings.head);
-            has_command || rings.has_news || rings.page.attention() != rings.attention
+            has_command
+                || rings.has_news
+                || rings.has_last_effects()
+                || rings.page.attention() != rings.attention
         };
         let mut rings = self
             .clients

@@ -10,7 +10,7 @@ use device::{Span, Time};
 use softgpu_wire::page::{Completion, DROPPED, IN_FLIGHT};
 use softgpu_wire::record::{Command, CopyWay, KernelRecord, LawCode, Record};
 
-use crate::client::{ClientId, Context, Event, Stream};
+use crate::client::{ClientId, Context, Event, Recorded, Stream};
 use crate::server::{Running, RunningKind, Server};
 
 fn law(code: LawCode) -> Law {
@@ -295,7 +295,12 @@ impl Server {
             let rings = self.rings(id)?;
             let count = rings.ended(slot) + queued;
             if let Some(event) = rings.events.get_mut(&event) {
-                event.recorded = Some((slot, count));
+                let stream = stream.id;
+                event.recorded = Some(Recorded {
+                    slot,
+                    stream,
+                    count,
+                });
             }
         }
         Ok(())

@@ -144,12 +144,7 @@ impl Driver for &'static Fake {
         Ok(())
     }
 
-    fn set_bytes(self, at: Address, bytes: u64, value: u8, _stream: Handle) -> Result<(), Code> {
-        if value == 0 {
-            let words = (at..at + bytes).step_by(8).map(|at| (at, 0));
-            self.words.borrow_mut().extend(words);
-            return Ok(());
-        }
+    fn set_all_bits(self, at: Address, bytes: u64, _stream: Handle) -> Result<(), Code> {
         for offset in (0..bytes).step_by(usize::try_from(GRANULE).unwrap()) {
             self.set_granule(at + offset, u64::MAX);
         }

@@ -69,8 +69,6 @@ pub(crate) struct Moves {
     /// Host memory and the copies in it.
     pub(crate) host: HostMemory,
     tools: BTreeMap<c_int, Tools>,
-    /// Tables of hashes, by device.
-    tables: BTreeMap<c_int, hash::Table>,
     is_away: bool,
     /// Whether the driver serves the process no more, so that what is away cannot return: every call reports the error.
     is_faulted: bool,
@@ -150,7 +148,6 @@ impl Moves {
     /// Forgets the handles in a destroyed context, and what was registered there.
     pub(crate) fn context_destroyed(&mut self, context: Handle) {
         self.tools.retain(|_, tools| tools.context != context);
-        self.tables.retain(|_, table| table.context != context);
         self.host.context_destroyed(context);
     }
 }
@@ -235,16 +232,9 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
                 mover.lacks_windows();
             }
             answer(host, orders, seq, moved);
-            if moved.is_ok() {
-                hash::release(host);
-            }
         }
         MoverStep::Restore { seq } => {
             let moved = restore::restore(host, |moved| answer(host, orders, seq, moved));
-            // After the answer: nobody waits for it yet.
-            if moved.is_ok() && seq != 0 {
-                hash::prepare(host);
-            }
             if seq == 0 && moved.is_err() {
                 // No agent orders it again.
                 host.pause(RETRY_INTERVAL);

@@ -266,7 +266,8 @@ impl Groups {
     ) -> Result<(), Code> {
         self.blocks.insert(block.key, self.count.saturating_add(1));
         self.open_bytes += block.bytes;
-        let granules = ARRIVAL_GRANULES.min(1 << self.count.min(8));
+        let doublings = self.count.min(ARRIVAL_GRANULES.ilog2());
+        let granules = 1 << doublings;
         if self.open_bytes >= granules * granule {
             self.end(host, tools)?;
         }
@@ -370,7 +371,7 @@ fn poison<P: Platform>(
         if let Some((_, tools)) = moves.host.copy(block.key).zip(tools)
             && is_made
         {
-            host.set_bytes(block.at, block.bytes, u8::MAX, tools.stream)?;
+            host.set_all_bits(block.at, block.bytes, tools.stream)?;
         }
     }
     Ok(())
