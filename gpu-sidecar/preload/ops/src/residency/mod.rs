@@ -254,11 +254,10 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
             // Orders come first: both take long for large windows.
             if keep_pinned_max(host, orders) == Pins::Changed
                 || keep_staging(host)
+                // A model may have to return at once, and computes meanwhile only if its copies are searched.
+                || is_away && search::search_some(host)
                 || register_some(host)
             {
-                return;
-            }
-            if is_away && search::search_some(host) {
                 return;
             }
             let at_most = match restoring::observes(host) {
