@@ -31,7 +31,7 @@ use crate::unit::Unit;
 pub use crate::unit::{SliceInfo, UnitInfo};
 use crate::{Span, Time, unit};
 
-/// Largest number of waiting commands of which [`Machine::earliest_end_of`] adds up the spans.
+/// Largest number of waiting commands of which `Machine::earliest_end_of` adds up the spans.
 const COUNTED_MAX: usize = 64;
 
 /// Settings of a process that creates a context.
@@ -333,7 +333,7 @@ impl Machine {
     }
 
     /// Returns a time before which the first `count` commands of a stream that have not ended cannot all have ended, never earlier than now: as
-    /// [`Self::earliest_end`], from the first [`COUNTED_MAX`] of them. Returns `None` if the stream does not exist.
+    /// [`Self::earliest_end`], from the first 64 that wait. Returns `None` if the stream does not exist.
     #[must_use]
     pub fn earliest_end_of(&self, stream: StreamId, count: u64) -> Option<Time> {
         let slot = *self.stream_slots.get(&stream)?;
