@@ -182,14 +182,12 @@ impl Server {
             let is_full = !rings.held_back.is_empty();
             let is_due =
                 |since: Time| is_full || rings.in_flight() == 0 || now.since(since) >= TICK;
-            if woken || rings.effects_since.is_some_and(is_due) {
-                rings.effects_since = None;
-                rings.has_news = true;
-            }
-            if std::mem::take(&mut rings.has_news) && !woken {
-                rings.effects_since = None;
-                let bell = rings.page.completions_bell();
-                let _woken = futex::wake(bell, futex::Flags::empty(), 1);
+            if woken || rings.has_news || rings.effects_since.is_some_and(is_due) {
+                (rings.has_news, rings.effects_since) = (false, None);
+                if !woken {
+                    let bell = rings.page.completions_bell();
+                    let _woken = futex::wake(bell, futex::Flags::empty(), 1);
+                }
             }
         }
     }

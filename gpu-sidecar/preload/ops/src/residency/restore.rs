@@ -242,20 +242,6 @@ impl Groups {
         }
     }
 
-    /// Ends the group before the copy of a large block is added: what arrived before is not to wait for that.
-    fn begin<P: Platform>(
-        &mut self,
-        host: P,
-        block: &MovableBlock,
-        granule: u64,
-        tools: Tools,
-    ) -> Result<(), Code> {
-        if block.bytes >= ARRIVAL_GRANULES * granule {
-            self.end(host, tools)?;
-        }
-        Ok(())
-    }
-
     /// Notes that the copy of a block was added, and ends the group if it is large enough.
     fn add<P: Platform>(
         &mut self,
@@ -339,7 +325,10 @@ fn fill<P: Platform>(
         let Some((copy, tools)) = moves.host.copy(block.key).zip(tools) else {
             continue;
         };
-        groups.begin(host, block, device.granule, tools)?;
+        if block.bytes >= ARRIVAL_GRANULES * device.granule {
+            // What comes before a large block is not to wait for it.
+            groups.end(host, tools)?;
+        }
         let mut to = block.at;
         for &span in &copy.spans {
             let is_registered = moves.host.is_registered(span);
