@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use softgpu_wire::softgpu_dir;
@@ -399,6 +400,30 @@ fn ledger_and_status_report_a_running_program() {
     until("the program is gone", || {
         softgpu.json("status")["statistics"]["clients"] == 0
     });
+}
+
+#[test]
+fn the_ledger_has_memory_as_held_until_its_process_is_killed() {
+    const IDLE: Duration = Duration::from_millis(300);
+    let softgpu = SoftGpuDir::new();
+    softgpu.stdout_of("path", &["--gpu", "A100", "--gpus", "2", "--bytes", "64"]);
+    let (mut child, _) = softgpu.program();
+    let pid = child.id().to_string();
+    // Nothing happens meanwhile, and no request is made.
+    std::thread::sleep(IDLE);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the program is gone", || {
+        softgpu.json("status")["statistics"]["clients"] == 0
+    });
+    let csv = softgpu.stdout_of("ledger", &["--csv", "--process", &pid]);
+    let held = csv.lines().filter_map(|line| {
+        let line = line.strip_prefix("memory_bytes,")?;
+        let fields: Vec<&str> = line.split(',').collect();
+        let ms = |field: usize| fields[field].parse::<f64>().unwrap();
+        Some(ms(6) - ms(5))
+    });
+    assert!(held.sum::<f64>() >= IDLE.as_secs_f64() * 1e3, "{csv}");
 }
 
 #[test]

@@ -352,7 +352,8 @@ impl Server {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
-        self.advance_up_to(clock::now());
+        // What it has held was held until now.
+        self.advance_to_now();
         for process in client.processes.values() {
             self.machine.dismiss(process.id);
             self.owners.remove(&process.id);
