@@ -321,9 +321,8 @@ impl Driver for Host {
 
     fn write_words(self, to: Address, words: &[u64], stream: Handle) -> Result<(), Code> {
         let (from, bytes) = (words.as_ptr().cast(), size_of_val(words));
-        // SAFETY: the driver checks the device's address, and has read the slice when the stream is synchronised.
-        check(unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) })?;
-        self.synchronize_stream(stream)
+        // SAFETY: the driver checks the device's address, and the caller keeps the slice until the copy has ended.
+        check(unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) })
     }
 
     fn read_words(self, from: Address, words: &mut [u64], stream: Handle) -> Result<(), Code> {

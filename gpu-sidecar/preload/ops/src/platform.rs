@@ -264,13 +264,13 @@ pub trait Driver: Copy {
     ///
     /// The driver's error.
     fn set_all_bits(self, at: Address, bytes: u64, stream: Handle) -> Result<(), Code>;
-    /// Writes words to mapped device memory by a stream of this library, and blocks until its work has ended.
+    /// Copies words to mapped device memory, in stream order. They must stay where they are until the copy has ended.
     ///
     /// # Errors
     ///
     /// The driver's error.
     fn write_words(self, to: Address, words: &[u64], stream: Handle) -> Result<(), Code>;
-    /// Reads words from mapped device memory, as [`Self::write_words`].
+    /// Reads words from mapped device memory by a stream of this library, and blocks until its work has ended.
     ///
     /// # Errors
     ///

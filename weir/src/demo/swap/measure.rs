@@ -209,8 +209,8 @@ impl Track {
                 }),
                 _ => {}
             }
-            if !is_here && amount <= least {
-                // The next amount is the first of the next stay.
+            if !is_here && amount.saturating_sub(least) < bytes / 16 {
+                // Nothing of the model is there, but for what the library that moves it needs on the device: the next amount is the first of the next stay.
                 rises_at = to;
             }
             is_there = is_here;
@@ -330,7 +330,7 @@ mod tests {
                 ((0, 5), 8),
                 ((5, 40), 108),
                 ((40, 41), 58),
-                ((41, 50), 8),
+                ((41, 50), 12),
                 ((50, 52), 38),
                 ((52, 90), 108),
             ],

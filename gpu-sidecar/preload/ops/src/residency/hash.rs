@@ -8,6 +8,15 @@ use crate::cuda::{Address, Code, Handle, SUCCESS};
 use crate::platform::Platform;
 use crate::{capture_mode, launch, streams};
 
+/// Most granules that one launch hashes: on a GPU 2 GiB of memory.
+const GRANULES_MAX: usize = 1_024;
+
+/// Size of the table of a launch, in bytes: of each granule the address, and the two sums that are its hash.
+///
+/// The table is part of what a context takes by itself, as the module with the kernel is: making and freeing it for each hash takes longer than most hashes
+/// of unchanged models, and a free waits for the program's work.
+pub(super) const TABLE_BYTES: u64 = 24 * GRANULES_MAX as u64;
+
 /// Returns the hash of each granule with these addresses; `None` if hashes cannot be computed, and everything counts as changed.
 ///
 /// The kernel passes the gate like one of the program, but waits for it until the time `until` (nanoseconds) only: the memory is kept from the
@@ -19,25 +28,17 @@ pub(super) fn granules<P: Platform>(
     addresses: &[Address],
     until: u64,
 ) -> Option<Vec<GranuleHash>> {
-    let kernel = tools.kernel?;
-    if addresses.is_empty() {
-        return Some(Vec::new());
+    let mut hashes = Vec::with_capacity(addresses.len());
+    for part in addresses.chunks(GRANULES_MAX) {
+        let input = Input {
+            kernel: tools.kernel?,
+            granule,
+            table: tools.table?,
+            until,
+        };
+        hashes.extend(sums(host, tools, input, part).ok()?);
     }
-    let count = addresses.len();
-    // The table of addresses, and behind it the sums, which begin at 0.
-    let mut words = addresses.to_vec();
-    words.resize(3 * count, 0);
-    let bytes = 8 * words.len() as u64;
-    let table = host.allocate(bytes).ok()?;
-    let input = Input {
-        kernel,
-        granule,
-        table,
-        until,
-    };
-    let hashes = sums(host, tools, input, &mut words);
-    host.free(table);
-    hashes.ok()
+    Some(hashes)
 }
 
 /// Input of the kernel.
@@ -56,7 +57,7 @@ fn sums<P: Platform>(
     host: P,
     tools: &Tools,
     input: Input,
-    words: &mut [u64],
+    addresses: &[Address],
 ) -> Result<Vec<GranuleHash>, Code> {
     let Input {
         kernel,
@@ -64,9 +65,12 @@ fn sums<P: Platform>(
         table,
         until,
     } = input;
-    host.write_words(table, words, tools.stream)?;
-    let count = words.len() / 3;
+    let count = addresses.len();
+    // The addresses, and behind them the sums, which begin at 0.
+    let mut words = addresses.to_vec();
+    words.resize(3 * count, 0);
     let out = table + 8 * count as u64;
+    host.write_words(table, &words, tools.stream)?;
     let parameters = [out, table, count as u64, granule / 8];
     let launched = launch::own(
         host,
@@ -79,13 +83,15 @@ fn sums<P: Platform>(
         until,
     );
     if launched != SUCCESS {
+        // The driver may still read the words.
+        host.synchronize_stream(tools.stream)?;
         return Err(launched);
     }
     // As the program's own waits do, so that the kernel does not count as in flight until something else is launched.
     if !capture_mode::any(host) {
         streams::mark(host, tools.stream, DefaultStream::Legacy);
     }
-    // One wait for both, the kernel and the copy.
+    // One wait for the kernel and both copies.
     let sums = &mut words[count..];
     let read = host.read_words(out, sums, tools.stream);
     streams::stream_synchronized(host, tools.stream, DefaultStream::Legacy);

@@ -52,7 +52,7 @@ const MAPPING_SHARE: u64 = 10;
 /// Size of the copies after which a group of blocks ends, in granules: 64 MiB on a GPU.
 const GROUP_GRANULES: u64 = 32;
 
-/// What moves need on one device: a stream, and the kernel that hashes.
+/// What moves need on one device: a stream, and the kernel that hashes with its table. All of it is there until its context is destroyed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tools {
     /// Context of the other handles.
@@ -61,6 +61,8 @@ pub(crate) struct Tools {
     stream: Handle,
     /// Kernel that hashes granules; `None` if the driver does not accept it.
     kernel: Option<Handle>,
+    /// Address of the kernel's table, of [`hash::TABLE_BYTES`]; `None` while the driver has no memory for it.
+    table: Option<Address>,
 }
 
 /// State of the moves of a process. Its lock is held over a move.
@@ -446,9 +448,10 @@ fn answer<P: Platform>(host: P, orders: &Orders, seq: u32, moved: Result<Transfe
 
 /// Returns the tools for a device, which are made at the first move and whenever their context is gone, and makes their context current.
 fn tools<P: Platform>(host: P, moves: &mut Moves, device: &MovableDevice) -> Result<Tools, Code> {
-    if let Some(tools) = moves.tools.get(&device.ordinal)
+    if let Some(tools) = moves.tools.get_mut(&device.ordinal)
         && host.set_current_context(tools.context).is_ok()
     {
+        tools.table = tools.table.or_else(|| make_table(host));
         return Ok(*tools);
     }
     let tools = any_tools(host, device)?;
@@ -475,7 +478,13 @@ fn make_tools<P: Platform>(host: P, context: Handle) -> Result<Tools, Code> {
         context,
         stream: host.create_stream()?,
         kernel: host.load_hash().ok(),
+        table: make_table(host),
     })
+}
+
+/// Makes the table of the kernel that hashes, in the current context.
+fn make_table<P: Platform>(host: P) -> Option<Address> {
+    host.allocate(hash::TABLE_BYTES).ok()
 }
 
 /// Prepares the thread that calls [`step`].
