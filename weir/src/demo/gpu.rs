@@ -110,13 +110,15 @@ impl SoftGpu {
         Self::with(config).await
     }
 
-    /// Starts `count` GPUs of this model, each two of which share a PCIe switch whose uplink has this rate in bytes per second.
+    /// Starts `count` GPUs of this model with times multiplied by `time`, each two of which share a PCIe switch whose uplink has this rate in bytes per second.
     pub(crate) async fn in_pairs(
         part: &str,
         count: u32,
         uplink_bytes_per_second: u64,
+        time: u32,
     ) -> anyhow::Result<Self> {
         let mut config = Config {
+            time,
             ledger_mib: LEDGER_MIB,
             ..Config::default()
         };

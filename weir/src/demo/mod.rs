@@ -72,6 +72,10 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of the table; docs/demo.md has its keys.
     #[arg(long)]
     json: bool,
+    /// With --scenario evict and swap: factor of the software GPUs' times, 1 to 8, by which reported times are divided; with swap of the arrivals' times and
+    /// the objectives as well.
+    #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=8))]
+    slow: Option<u32>,
     /// Write a page with plots: a file for --scenario deadline and shares; with --observe a folder for a page of each dashboard.
     #[arg(long, value_name = "PATH")]
     html: Option<PathBuf>,
@@ -196,6 +200,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             &evict::Output {
                 is_json: arguments.json,
                 is_strict: arguments.strict,
+                slow: arguments.slow,
                 seed: arguments.seed(),
             },
         )),
@@ -205,6 +210,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 is_json: arguments.json,
                 is_strict: arguments.strict,
                 seconds: arguments.seconds,
+                slow: arguments.slow.unwrap_or(1),
                 seed: arguments.seed(),
             },
         )),
@@ -238,7 +244,7 @@ impl Arguments {
         const EVICT: Mode = Of(Scenario::Evict);
         const SWAP: Mode = Of(Scenario::Swap);
         const SCENARIOS: [Mode; 5] = [DEADLINE, ROUTE, SHARES, EVICT, SWAP];
-        let own: [(bool, &str, &[Mode]); 11] = [
+        let own: [(bool, &str, &[Mode]); 12] = [
             (self.scenario.is_some(), "--scenario", &SCENARIOS),
             (self.trace.is_some(), "--trace", &[DEADLINE, ROUTE]),
             (self.load.is_some(), "--load", &[DEADLINE, ROUTE]),
@@ -252,6 +258,7 @@ impl Arguments {
                 "--seconds",
                 &[DEADLINE, ROUTE, SHARES, SWAP, Observe, Live],
             ),
+            (self.slow.is_some(), "--slow", &[EVICT, SWAP]),
             (self.speeds.is_some(), "--speeds", &[ROUTE]),
             (
                 self.objective_factor.is_some(),

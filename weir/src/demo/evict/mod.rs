@@ -66,9 +66,6 @@ pub(crate) struct EvictOptions {
     /// Size of that model's weights, such as 16GiB.
     #[arg(long, value_name = "SIZE")]
     weights: Option<String>,
-    /// Factor of the software GPU's times, 1 to 8; reported times are divided by it.
-    #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=8))]
-    slow: Option<u32>,
     /// Number of random cycles of eviction and return under load.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(CYCLES_MAX)))]
     cycles: Option<u32>,
@@ -80,6 +77,8 @@ pub(crate) struct Output {
     pub(crate) is_json: bool,
     /// Whether a disturbed result ends with exit code 1.
     pub(crate) is_strict: bool,
+    /// Factor of the software GPU's times, if one is stated.
+    pub(crate) slow: Option<u32>,
     pub(crate) seed: u64,
 }
 
@@ -137,7 +136,6 @@ impl EvictOptions {
         let given = [
             (self.part.is_some(), "--part"),
             (self.weights.is_some(), "--weights"),
-            (self.slow.is_some(), "--slow"),
             (self.cycles.is_some(), "--cycles"),
         ];
         let given = given.into_iter().filter(|(is_given, _)| *is_given);
@@ -149,11 +147,12 @@ impl EvictOptions {
         self.part.is_none() && self.weights.is_none()
     }
 
-    fn stations(&self) -> anyhow::Result<Vec<Station>> {
+    /// Returns the stations. `slow`: factor of times, if one is stated.
+    fn stations(&self, slow: Option<u32>) -> anyhow::Result<Vec<Station>> {
         let cycles = self.cycles.unwrap_or(CYCLES);
         if self.is_default() {
             anyhow::ensure!(
-                self.slow.is_none(),
+                slow.is_none(),
                 "--slow is used with --part or --weights: the default models have factors of their own"
             );
             let station = |part, time, models, cycles| -> anyhow::Result<Station> {
@@ -187,7 +186,7 @@ impl EvictOptions {
         );
         Ok(vec![Station {
             part,
-            time: self.slow.unwrap_or(1),
+            time: slow.unwrap_or(1),
             models: vec![ModelPlan::of_weights(text)],
             cycles,
         }])
@@ -199,7 +198,7 @@ impl EvictOptions {
 /// # Errors
 /// Every error is a usage error: exit code 2.
 pub(crate) async fn run(options: &EvictOptions, output: &Output) -> anyhow::Result<ExitCode> {
-    let mut stations = options.stations()?.into_iter();
+    let mut stations = options.stations(output.slow)?.into_iter();
     let first = stations.next().context("there is no GPU to measure")?;
     // Its cycles mostly wait, and take none of the times: the other GPUs are measured meanwhile.
     let is_measured = Notify::new();
@@ -463,24 +462,28 @@ mod tests {
         EvictOptions {
             part: part.map(str::to_owned),
             weights: weights.map(str::to_owned),
-            slow: None,
             cycles: None,
         }
     }
 
     #[test]
     fn one_part_or_size_stands_for_one_model() {
-        let stations = options(None, Some("1GiB")).stations().unwrap();
+        let stations = options(None, Some("1GiB")).stations(None).unwrap();
         assert_eq!((stations.len(), stations[0].cycles), (1, CYCLES));
         assert_eq!(stations[0].part.name, "H200");
-        let stations = options(Some("v100"), None).stations().unwrap();
+        let stations = options(Some("v100"), None).stations(None).unwrap();
         assert_eq!(stations[0].models, [ModelPlan::of_weights("16GiB")]);
-        assert_eq!(options(None, None).stations().unwrap().len(), 4);
+        assert_eq!(options(None, None).stations(None).unwrap().len(), 4);
     }
 
     #[test]
     fn a_model_that_fits_no_gpu_is_refused() {
-        let why = |part, weights| options(part, weights).stations().unwrap_err().to_string();
+        let why = |part, weights| {
+            options(part, weights)
+                .stations(None)
+                .unwrap_err()
+                .to_string()
+        };
         assert!(why(Some("B300"), None).contains("B300"));
         assert!(why(None, Some("much")).contains("allowed: a size such as"));
         let why = why(Some("V100"), Some("30GiB"));

@@ -58,6 +58,8 @@ pub(crate) struct Output {
     /// Whether a disturbed result ends with exit code 1.
     pub(crate) is_strict: bool,
     pub(crate) seconds: Option<f64>,
+    /// Factor of times.
+    pub(crate) slow: u32,
     pub(crate) seed: u64,
 }
 
@@ -82,7 +84,7 @@ impl SwapOptions {
 /// # Errors
 /// Every error is a usage error: exit code 2.
 pub(crate) async fn run(options: &SwapOptions, output: &Output) -> anyhow::Result<ExitCode> {
-    let plan = Plan::new(options, output.seconds, output.seed)?;
+    let plan = Plan::new(options, output)?;
     let mut runs = vec![Station::stock(&plan).await?.measured(&plan).await?];
     let ablations = ABLATIONS.into_iter().filter(|_| options.ablate);
     for rule in std::iter::once(Rule::Weir).chain(ablations) {

@@ -96,7 +96,7 @@ pub(super) struct Run {
 impl Station {
     /// Starts the node as stock: each function has one instance in the memory of a GPU for good, first come until that is full.
     pub(super) async fn stock(plan: &Plan) -> anyhow::Result<Self> {
-        let gpu = SoftGpu::in_pairs(PART, plan.gpus, UPLINK).await?;
+        let gpu = SoftGpu::in_pairs(PART, plan.gpus, UPLINK, plan.slow).await?;
         let mut left = vec![MEMORY; plan.gpus as usize];
         let mut hosted = Vec::new();
         for (number, function) in plan.functions.iter().enumerate() {
@@ -119,7 +119,7 @@ impl Station {
 
     /// Starts the node with an agent, which grants leases to all instances by a rule.
     pub(super) async fn leased(plan: &Plan, rule: Rule) -> anyhow::Result<Self> {
-        let gpu = SoftGpu::in_pairs(PART, plan.gpus, UPLINK).await?;
+        let gpu = SoftGpu::in_pairs(PART, plan.gpus, UPLINK, plan.slow).await?;
         let scale = u64::from(gpu.scale().bytes);
         let all: Vec<(usize, usize)> = (0..plan.functions.len())
             .flat_map(|function| {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use model_server::Model;
 
 use super::super::random::Random;
-use super::SwapOptions;
+use super::{Output, SwapOptions};
 
 /// Number of models.
 const MODELS_COUNT: u32 = 8;
@@ -68,20 +68,20 @@ pub(super) struct Plan {
     pub(super) functions: Vec<Function>,
     pub(super) instances: u32,
     pub(super) gpus: u32,
+    /// Requests a second, and duration of their arrivals in s, before [`Self::slow`].
     pub(super) rate: u32,
     pub(super) seconds: f64,
     pub(super) seed: u64,
+    /// Factor of the times of the GPUs, the arrivals and the objectives.
+    pub(super) slow: u32,
     /// Memory of each GPU for models at a time, in bytes.
     pub(super) models_memory: u64,
     pub(super) arrivals: Vec<Arrival>,
 }
 
 impl Plan {
-    pub(super) fn new(
-        options: &SwapOptions,
-        seconds: Option<f64>,
-        seed: u64,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(options: &SwapOptions, output: &Output) -> anyhow::Result<Self> {
+        let &Output { slow, seed, .. } = output;
         let gpus = options.gpus.unwrap_or(GPUS);
         let instances = options.instances.unwrap_or_else(|| INSTANCES.min(gpus));
         anyhow::ensure!(
@@ -99,11 +99,15 @@ impl Plan {
             (largest / 10 * 11) >> 20
         );
         let functions: Vec<Function> = (0..options.functions.unwrap_or(FUNCTIONS))
-            .map(|number| function(number, instances, gpus))
+            .map(|number| Function::new(number, instances, gpus))
+            .map(|function| function.slowed(slow))
             .collect();
-        let seconds = seconds.unwrap_or(SECONDS);
+        let seconds = output.seconds.unwrap_or(SECONDS);
         let rate = options.rate.unwrap_or(RATE);
-        let arrivals = arrivals(functions.len(), instances as usize, rate, seconds, seed);
+        let mut arrivals = arrivals(functions.len(), instances as usize, rate, seconds, seed);
+        for arrival in &mut arrivals {
+            arrival.at *= slow;
+        }
         Ok(Self {
             functions,
             instances,
@@ -111,28 +115,39 @@ impl Plan {
             rate,
             seconds,
             seed,
+            slow,
             models_memory,
             arrivals,
         })
     }
 }
 
-fn function(number: u32, instances: u32, gpus: u32) -> Function {
-    let model = MODELS[number as usize % MODELS.len()];
-    let is_bert = model == "bert-qa";
-    let pick = |(bert, others): (u64, u64)| if is_bert { bert } else { others };
-    // The second instance is behind another switch, where there is one. Models are spread evenly, however many GPUs there are.
-    let first = (number + number / MODELS_COUNT) % gpus;
-    let second = (first + gpus.div_ceil(2)) % gpus;
-    Function {
-        name: format!("f{number:03}"),
-        model,
-        objective: Duration::from_millis(pick(OBJECTIVES_MS)),
-        footprint: pick(FOOTPRINTS),
-        gpus: [first, second]
-            .into_iter()
-            .take(instances as usize)
-            .collect(),
+impl Function {
+    fn new(number: u32, instances: u32, gpus: u32) -> Self {
+        let model = MODELS[number as usize % MODELS.len()];
+        let is_bert = model == "bert-qa";
+        let pick = |(bert, others): (u64, u64)| if is_bert { bert } else { others };
+        // The second instance is behind another switch, where there is one. Models are spread evenly, however many GPUs there are.
+        let first = (number + number / MODELS_COUNT) % gpus;
+        let second = (first + gpus.div_ceil(2)) % gpus;
+        Self {
+            name: format!("f{number:03}"),
+            model,
+            objective: Duration::from_millis(pick(OBJECTIVES_MS)),
+            footprint: pick(FOOTPRINTS),
+            gpus: [first, second]
+                .into_iter()
+                .take(instances as usize)
+                .collect(),
+        }
+    }
+
+    /// Returns the function with its objective multiplied by `slow`.
+    fn slowed(self, slow: u32) -> Self {
+        Self {
+            objective: self.objective * slow,
+            ..self
+        }
     }
 }
 
@@ -211,12 +226,12 @@ mod tests {
     #[test]
     fn instances_of_a_function_are_behind_different_switches() {
         for number in 0..64 {
-            let gpus = function(number, 2, 4).gpus;
+            let gpus = Function::new(number, 2, 4).gpus;
             assert_ne!(gpus[0] / 2, gpus[1] / 2);
         }
         // Each GPU has all models.
         for gpu in 0..4 {
-            let own = (0..128).map(|number| function(number, 1, 4));
+            let own = (0..128).map(|number| Function::new(number, 1, 4));
             let own = own.filter(|own| own.gpus == [gpu]);
             let mut models: Vec<_> = own.map(|own| own.model).collect();
             models.sort_unstable();

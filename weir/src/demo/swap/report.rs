@@ -100,7 +100,8 @@ impl Report {
             why.push("stock hosts more than six tenths of the functions");
         }
         // The shortest request takes 9 ms.
-        let late = device.filter(|device| device.lag_us.p99 > 450.0);
+        let lag_max = 450.0 * f64::from(plan.slow);
+        let late = device.filter(|device| device.lag_us.p99 > lag_max);
         Self {
             scenario: "swap",
             functions: plan.functions.len(),
@@ -114,7 +115,7 @@ impl Report {
             lag_us: device.map(|device| device.lag_us),
             disturbed: late.map(|device| {
                 format!(
-                    "the software GPUs were late: lag p99 {:.0} µs, above 450 µs, 5 % of the shortest request",
+                    "the software GPUs were late: lag p99 {:.0} µs, above {lag_max:.0} µs, 5 % of the shortest request",
                     device.lag_us.p99
                 )
             }),
@@ -160,6 +161,7 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
     let compliant = compliant.filter(|(in_time, all)| **in_time * 100 >= **all * PERCENTILE);
     let share = |part: usize| ratio(part as u64, plan.arrivals.len() as u64);
     let measured = &run.measured;
+    let slow = f64::from(plan.slow);
     // Mean over the functions with a model.
     let mean = |name: &str, of: usize| {
         let own = measured.times.iter();
@@ -167,7 +169,7 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
         let sum = own.fold((0, 0), |sum: (u64, u64), (_, times)| {
             (sum.0 + times[of].0, sum.1 + times[of].1)
         });
-        (sum.1 > 0).then(|| ratio(sum.0, sum.1) / 1e6)
+        (sum.1 > 0).then(|| ratio(sum.0, sum.1) / slow / 1e6)
     };
     let models = MODELS
         .iter()
@@ -178,12 +180,13 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
             times.sort_unstable();
             let percentile = |percent| {
                 let time = super::super::report::percentile(&times, percent, times.len())?;
-                Some(time.as_secs_f64() * 1e3)
+                Some(time.as_secs_f64() / slow * 1e3)
             };
             ModelReport {
                 name,
                 objective_ms: own.first().map_or(0, |(own, _)| {
-                    u64::try_from(own.objective.as_millis()).unwrap_or(0)
+                    let objective = own.objective / plan.slow;
+                    u64::try_from(objective.as_millis()).unwrap_or(0)
                 }),
                 requests: own.iter().map(|(_, (_, all))| **all).sum(),
                 in_time: own.iter().map(|(_, (in_time, _))| **in_time).sum(),
@@ -218,8 +221,8 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
             sent: run.moves.siblings.0,
             returned: run.moves.siblings.1,
         },
-        evict_ms: ratio(run.moves.evict_ns, run.moves.evictions.iter().sum()) / 1e6,
-        load_ms: ratio(run.moves.restore_ns, run.moves.restores) / 1e6,
+        evict_ms: ratio(run.moves.evict_ns, run.moves.evictions.iter().sum()) / slow / 1e6,
+        load_ms: ratio(run.moves.restore_ns, run.moves.restores) / slow / 1e6,
         copied_out_bytes: run.moves.copied_out_bytes,
         restored_bytes: run.moves.restored_bytes,
         idle_while_waiting: measured.idle_while_waiting,
@@ -240,8 +243,12 @@ fn ratio(part: u64, whole: u64) -> f64 {
 
 /// Returns the result as a table.
 pub(super) fn table(report: &Report) -> String {
+    let slowed = match &report.scale {
+        Some(scale) if scale.time > 1 => format!(", {} times as slow", scale.time),
+        _ => String::new(),
+    };
     let mut text = format!(
-        "{} functions with {} instances each on {} GPUs, {} requests/s for {} s\n\n{:8} {:>7} {:>10} {:>9} {:>9} {:>8} {:>9} {:>10} {:>7}\n",
+        "{} functions with {} instances each on {} GPUs, {} requests/s for {} s{slowed}\n\n{:8} {:>7} {:>10} {:>9} {:>9} {:>8} {:>9} {:>10} {:>7}\n",
         report.functions,
         report.instances,
         report.gpus,
