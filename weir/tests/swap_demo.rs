@@ -80,10 +80,19 @@ fn requests_go_to_the_instance_whose_slot_serves_them_sooner() {
         "5",
         "--models",
         "2GiB",
+        "--slow",
+        "2",
     ]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&output.stdout).expect(&stderr);
-    assert_eq!(report["instances"], 2);
+    assert_eq!(
+        (
+            &report["instances"],
+            &report["rate"],
+            &report["scale"]["time"]
+        ),
+        (&2.into(), &16.into(), &2.into())
+    );
     let weir = &report["runs"][1];
     assert_eq!(
         (&weir["answered"], &weir["right"], &weir["overlaps"]),
@@ -91,6 +100,15 @@ fn requests_go_to_the_instance_whose_slot_serves_them_sooner() {
         "{weir}"
     );
     assert!(weir["siblings"]["sent"].as_u64().unwrap() > 0, "{weir}");
+    // Reported times are those before: of ResNet-50 9 ms.
+    let models = weir["models"].as_array().unwrap();
+    let resnet = models.iter().find(|model| model["name"] == "resnet-50");
+    let resnet = resnet.unwrap();
+    assert_eq!(resnet["objective_ms"], 80);
+    for key in ["resident_ms", "swapped_ms"] {
+        let ms = resnet[key].as_f64();
+        assert!(ms.is_none_or(|ms| (8.0..17.0).contains(&ms)), "{resnet}");
+    }
 }
 
 #[test]

@@ -264,7 +264,7 @@ pub trait Driver: Copy {
     ///
     /// The driver's error.
     fn set_all_bits(self, at: Address, bytes: u64, stream: Handle) -> Result<(), Code>;
-    /// Copies words to mapped device memory, in stream order. They must stay where they are until the copy has ended.
+    /// Copies words to mapped device memory, in stream order. The slice must stay valid and unchanged until the copy has ended.
     ///
     /// # Errors
     ///

@@ -51,12 +51,12 @@ impl Server {
                 Ok(message) => message,
                 Err(MessageError::System(rustix::io::Errno::AGAIN)) => return,
                 Err(MessageError::Closed) => {
-                    self.remove(id);
+                    self.disconnect(id);
                     return;
                 }
                 Err(_) => {
                     self.statistics.nonsense += 1;
-                    self.remove(id);
+                    self.disconnect(id);
                     return;
                 }
             };
@@ -73,13 +73,19 @@ impl Server {
         }
     }
 
+    /// Removes a client whose connection has ended, or is to end. Commands that others have appended before precede it.
+    fn disconnect(&mut self, id: ClientId) {
+        self.take_all_but(Some(id));
+        self.remove(id);
+    }
+
     /// Sends an answer; disconnects a client that does not read.
     pub(crate) fn answer(&mut self, id: ClientId, answer: &Message) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
         if answer.send(&client.socket, SendFlags::DONTWAIT).is_err() {
-            self.remove(id);
+            self.disconnect(id);
         }
     }
 

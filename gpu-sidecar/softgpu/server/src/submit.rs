@@ -66,11 +66,16 @@ pub(crate) struct ProtocolViolation;
 impl Server {
     /// Takes all commands out of all rings, also of clients that were idle when the round began.
     pub(crate) fn take_all(&mut self) {
+        self.take_all_but(None);
+    }
+
+    /// Takes all commands out of all rings except this client's.
+    pub(crate) fn take_all_but(&mut self, except: Option<ClientId>) {
         let ids: Vec<_> = self
             .clients
             .iter()
-            .filter(|(_, client)| {
-                let rings = client.rings.as_ref();
+            .filter(|(id, client)| {
+                let rings = client.rings.as_ref().filter(|_| except != Some(**id));
                 rings.is_some_and(|rings| rings.page.has_commands(rings.head))
             })
             .map(|(id, _)| *id)

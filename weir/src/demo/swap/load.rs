@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::super::replay::Computed;
 use super::plan::{Arrival, Plan};
 
-/// Longest time until an answer.
+/// Longest time until an answer, before it is slowed.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Outcome of a request.
@@ -42,6 +42,7 @@ pub(super) async fn send(
         Client::builder(TokioExecutor::new()).build_http();
     let client = Arc::new(client);
     let (begin, begin_ns) = (Instant::now(), softgpu_wire::clock::now().0);
+    let answer_max = ANSWER_MAX * plan.slow;
     let mut requests = JoinSet::new();
     let mut outcomes = vec![Outcome::Refused; plan.arrivals.len()];
     for (number, arrival) in plan.arrivals.iter().enumerate() {
@@ -51,7 +52,10 @@ pub(super) async fn send(
         let due = begin + arrival.at;
         sleep_until(due).await;
         let (client, arrival) = (Arc::clone(&client), *arrival);
-        requests.spawn(async move { (number, exchange(&client, address, &arrival, due).await) });
+        requests.spawn(async move {
+            let outcome = exchange(&client, address, &arrival, due, answer_max).await;
+            (number, outcome)
+        });
     }
     while let Some(Ok((number, outcome))) = requests.join_next().await {
         outcomes[number] = outcome;
@@ -64,13 +68,14 @@ async fn exchange(
     address: SocketAddr,
     arrival: &Arrival,
     due: Instant,
+    answer_max: Duration,
 ) -> Outcome {
     let body = format!(r#"{{"input":1,"output":1,"seed":{}}}"#, arrival.seed);
     let request = http::Request::post(format!("http://{address}/infer"));
     let Ok(request) = request.body(Full::new(bytes::Bytes::from(body))) else {
         return Outcome::Lost;
     };
-    let answered = timeout(ANSWER_MAX, async {
+    let answered = timeout(answer_max, async {
         let response = client.request(request).await.ok()?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.ok()?.to_bytes();

@@ -193,11 +193,14 @@ impl Track {
         let mut stays: Vec<Stay> = Vec::new();
         let mut is_there = false;
         let mut rises_at = 0;
+        // Whether the next larger amount is the first of a stay: nothing of the model is there, or no more than what is kept on the device for its moves.
+        let mut is_low = true;
         let mut before = (0, 0);
         for &((from, to), amount) in &self.memory {
-            if amount <= before.1 || from > before.0 {
+            if is_low && amount > before.1 || from > before.0 {
                 rises_at = from;
             }
+            is_low = amount <= least || amount < before.1 || is_low && amount == before.1;
             before = (to, amount);
             let is_here = amount.saturating_sub(least) >= bytes / 2;
             match stays.last_mut() {
@@ -208,10 +211,6 @@ impl Track {
                     end: to,
                 }),
                 _ => {}
-            }
-            if !is_here && amount.saturating_sub(least) < bytes / 16 {
-                // Nothing of the model is there, but for what the library that moves it needs on the device: the next amount is the first of the next stay.
-                rises_at = to;
             }
             is_there = is_here;
         }
@@ -330,8 +329,9 @@ mod tests {
                 ((0, 5), 8),
                 ((5, 40), 108),
                 ((40, 41), 58),
-                ((41, 50), 12),
-                ((50, 52), 38),
+                ((41, 50), 28),
+                ((50, 51), 29),
+                ((51, 52), 58),
                 ((52, 90), 108),
             ],
             copies: vec![((6, 9), 100), ((51, 55), 60), ((55, 60), 40)],

@@ -40,7 +40,7 @@ const WARM_UP_ROUNDS: u32 = 3;
 const WARM_UP_REQUESTS: usize = 2;
 /// Longest time until a server has loaded its model.
 const LOADED_MAX: Duration = Duration::from_secs(120);
-/// Longest time of a request in its pod.
+/// Longest time of a request in its pod, before it is slowed.
 const TIMEOUT_SECONDS: u32 = 20;
 
 /// A pod: a queue-proxy and a model-server, killed when dropped.
@@ -352,6 +352,7 @@ struct Starting<'a> {
     ip: IpAddr,
     model: Child,
     log: PathBuf,
+    timeout_seconds: u32,
 }
 
 impl<'a> Starting<'a> {
@@ -398,6 +399,7 @@ impl<'a> Starting<'a> {
             ip,
             model: model.spawn()?,
             log,
+            timeout_seconds: TIMEOUT_SECONDS * scale.time,
         })
     }
 
@@ -457,7 +459,10 @@ impl<'a> Starting<'a> {
             ("WEIR_PODINFO", "/nonexistent"),
             ("WEIR_BIND", &ip),
             ("USER_PORT", &port.to_string()),
-            ("REVISION_TIMEOUT_SECONDS", &TIMEOUT_SECONDS.to_string()),
+            (
+                "REVISION_TIMEOUT_SECONDS",
+                &self.timeout_seconds.to_string(),
+            ),
         ]
         .map(|(name, value)| (name, value.to_owned()))
         .into();

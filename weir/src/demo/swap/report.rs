@@ -244,7 +244,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 /// Returns the result as a table.
 pub(super) fn table(report: &Report) -> String {
     let slowed = match &report.scale {
-        Some(scale) if scale.time > 1 => format!(", {} times as slow", scale.time),
+        Some(scale) if scale.time > 1 => format!(", times multiplied by {}", scale.time),
         _ => String::new(),
     };
     let mut text = format!(

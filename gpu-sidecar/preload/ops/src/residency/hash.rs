@@ -3,8 +3,9 @@
 use preload_state::memory::GranuleHash;
 use preload_state::streams::DefaultStream;
 
-use super::Tools;
+use super::{Moves, Tools, tools};
 use crate::cuda::{Address, Code, Handle, SUCCESS};
+use crate::memory::MovableDevice;
 use crate::platform::Platform;
 use crate::{capture_mode, launch, streams};
 
@@ -15,30 +16,44 @@ const GRANULES_MAX: usize = 1_024;
 ///
 /// The table is part of what a context takes by itself, as the module with the kernel is: making and freeing it for each hash takes longer than most hashes
 /// of unchanged models, and a free waits for the program's work.
-pub(super) const TABLE_BYTES: u64 = 24 * GRANULES_MAX as u64;
+const TABLE_BYTES: u64 = 24 * GRANULES_MAX as u64;
 
-/// Returns the hash of each granule with these addresses; `None` if hashes cannot be computed, and everything counts as changed.
+/// Returns the hash of each granule of a device; `None` if hashes cannot be computed, and everything counts as changed.
 ///
 /// The kernel passes the gate like one of the program, but waits for it until the time `until` (nanoseconds) only: the memory is kept from the
 /// program meanwhile, and its frees wait as well.
 pub(super) fn granules<P: Platform>(
     host: P,
-    tools: &Tools,
-    granule: u64,
-    addresses: &[Address],
+    moves: &mut Moves,
+    device: &MovableDevice,
     until: u64,
 ) -> Option<Vec<GranuleHash>> {
+    let tools = tools(host, moves, device).ok()?;
+    let kernel = tools.kernel?;
+    let table = tools.table.or_else(|| {
+        let made = make_table(host);
+        if let Some(own) = moves.tools.get_mut(&device.ordinal) {
+            own.table = made;
+        }
+        made
+    })?;
+    let input = Input {
+        kernel,
+        granule: device.granule,
+        table,
+        until,
+    };
+    let addresses = device.granules();
     let mut hashes = Vec::with_capacity(addresses.len());
     for part in addresses.chunks(GRANULES_MAX) {
-        let input = Input {
-            kernel: tools.kernel?,
-            granule,
-            table: tools.table?,
-            until,
-        };
-        hashes.extend(sums(host, tools, input, part).ok()?);
+        hashes.extend(sums(host, &tools, input, part).ok()?);
     }
     Some(hashes)
+}
+
+/// Makes the table in the current context; `None` if the driver has no memory for it.
+pub(super) fn make_table<P: Platform>(host: P) -> Option<Address> {
+    host.allocate(TABLE_BYTES).ok()
 }
 
 /// Input of the kernel.
@@ -70,30 +85,30 @@ fn sums<P: Platform>(
     let mut words = addresses.to_vec();
     words.resize(3 * count, 0);
     let out = table + 8 * count as u64;
-    host.write_words(table, &words, tools.stream)?;
     let parameters = [out, table, count as u64, granule / 8];
-    let launched = launch::own(
-        host,
-        &|| match host.launch_hash(kernel, parameters, tools.stream) {
+    let written = host.write_words(table, &words, tools.stream);
+    let launched = written.and_then(|()| {
+        let launch = || match host.launch_hash(kernel, parameters, tools.stream) {
             Ok(()) => SUCCESS,
             Err(code) => code,
-        },
-        tools.stream,
-        kernel,
-        until,
-    );
-    if launched != SUCCESS {
+        };
+        match launch::own(host, &launch, tools.stream, kernel, until) {
+            SUCCESS => Ok(()),
+            code => Err(code),
+        }
+    });
+    if let Err(code) = launched {
         // The driver may still read the words.
         host.synchronize_stream(tools.stream)?;
-        return Err(launched);
+        return Err(code);
     }
     // As the program's own waits do, so that the kernel does not count as in flight until something else is launched.
     if !capture_mode::any(host) {
         streams::mark(host, tools.stream, DefaultStream::Legacy);
     }
     // One wait for the kernel and both copies.
-    let sums = &mut words[count..];
-    let read = host.read_words(out, sums, tools.stream);
+    let mut sums = vec![0; 2 * count];
+    let read = host.read_words(out, &mut sums, tools.stream);
     streams::stream_synchronized(host, tools.stream, DefaultStream::Legacy);
     read.inspect_err(|code| host.report_fatal(*code))?;
     let pairs = sums.chunks_exact(2);

@@ -61,7 +61,7 @@ pub(crate) struct Tools {
     stream: Handle,
     /// Kernel that hashes granules; `None` if the driver does not accept it.
     kernel: Option<Handle>,
-    /// Address of the kernel's table, of [`hash::TABLE_BYTES`]; `None` while the driver has no memory for it.
+    /// Address of the kernel's table; `None` while the driver has no memory for it.
     table: Option<Address>,
 }
 
@@ -405,7 +405,11 @@ fn register_some<P: Platform>(host: P) -> bool {
         if !moves(host).tools.contains_key(&device.ordinal)
             && let Ok(tools) = any_tools(host, &device)
         {
-            moves(host).tools.insert(device.ordinal, tools);
+            let mut moves = moves(host);
+            // Its context may have been destroyed meanwhile.
+            if host.set_current_context(tools.context).is_ok() {
+                moves.tools.insert(device.ordinal, tools);
+            }
         }
     }
     true
@@ -448,10 +452,9 @@ fn answer<P: Platform>(host: P, orders: &Orders, seq: u32, moved: Result<Transfe
 
 /// Returns the tools for a device, which are made at the first move and whenever their context is gone, and makes their context current.
 fn tools<P: Platform>(host: P, moves: &mut Moves, device: &MovableDevice) -> Result<Tools, Code> {
-    if let Some(tools) = moves.tools.get_mut(&device.ordinal)
+    if let Some(tools) = moves.tools.get(&device.ordinal)
         && host.set_current_context(tools.context).is_ok()
     {
-        tools.table = tools.table.or_else(|| make_table(host));
         return Ok(*tools);
     }
     let tools = any_tools(host, device)?;
@@ -478,13 +481,8 @@ fn make_tools<P: Platform>(host: P, context: Handle) -> Result<Tools, Code> {
         context,
         stream: host.create_stream()?,
         kernel: host.load_hash().ok(),
-        table: make_table(host),
+        table: hash::make_table(host),
     })
-}
-
-/// Makes the table of the kernel that hashes, in the current context.
-fn make_table<P: Platform>(host: P) -> Option<Address> {
-    host.allocate(hash::TABLE_BYTES).ok()
 }
 
 /// Prepares the thread that calls [`step`].
