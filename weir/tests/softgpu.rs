@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use softgpu_wire::softgpu_dir;
@@ -409,8 +409,11 @@ fn the_ledger_has_memory_as_held_until_its_process_is_killed() {
     softgpu.stdout_of("path", &["--gpu", "A100", "--gpus", "2", "--bytes", "64"]);
     let (mut child, _) = softgpu.program();
     let pid = child.id().to_string();
-    // Nothing happens meanwhile, and no request is made.
-    std::thread::sleep(IDLE);
+    // No request is made meanwhile.
+    let begin = Instant::now();
+    until("nothing has happened for a while", || {
+        begin.elapsed() >= IDLE
+    });
     child.kill().unwrap();
     child.wait().unwrap();
     until("the program is gone", || {
