@@ -9,15 +9,6 @@ use crate::memory::MovableDevice;
 use crate::platform::Platform;
 use crate::{capture_mode, launch, streams};
 
-/// Most granules that one launch hashes: on a GPU 2 GiB of memory.
-const GRANULES_MAX: usize = 1_024;
-
-/// Size of the table of a launch, in bytes: of each granule the address, and the two sums that are its hash.
-///
-/// The table is part of what a context takes by itself, as the module with the kernel is: making and freeing it for each hash takes longer than most hashes
-/// of unchanged models, and a free waits for the program's work.
-const TABLE_BYTES: u64 = 24 * GRANULES_MAX as u64;
-
 /// Returns the hash of each granule of a device; `None` if hashes cannot be computed, and everything counts as changed.
 ///
 /// The kernel passes the gate like one of the program, but waits for it until the time `until` (nanoseconds) only: the memory is kept from the
@@ -30,30 +21,21 @@ pub(super) fn granules<P: Platform>(
 ) -> Option<Vec<GranuleHash>> {
     let tools = tools(host, moves, device).ok()?;
     let kernel = tools.kernel?;
-    let table = tools.table.or_else(|| {
-        let made = make_table(host);
-        if let Some(own) = moves.tools.get_mut(&device.ordinal) {
-            own.table = made;
-        }
-        made
-    })?;
+    let addresses = device.granules();
+    if addresses.is_empty() {
+        return Some(Vec::new());
+    }
+    // Of each granule the address, and the two sums that are its hash. It is not kept: a program that asks how much memory is free finds what it has freed.
+    let table = host.allocate(24 * addresses.len() as u64).ok()?;
     let input = Input {
         kernel,
         granule: device.granule,
         table,
         until,
     };
-    let addresses = device.granules();
-    let mut hashes = Vec::with_capacity(addresses.len());
-    for part in addresses.chunks(GRANULES_MAX) {
-        hashes.extend(sums(host, &tools, input, part).ok()?);
-    }
-    Some(hashes)
-}
-
-/// Makes the table in the current context; `None` if the driver has no memory for it.
-pub(super) fn make_table<P: Platform>(host: P) -> Option<Address> {
-    host.allocate(TABLE_BYTES).ok()
+    let hashes = sums(host, &tools, input, &addresses);
+    host.free(table);
+    hashes.ok()
 }
 
 /// Input of the kernel.

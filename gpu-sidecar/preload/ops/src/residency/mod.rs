@@ -52,7 +52,7 @@ const MAPPING_SHARE: u64 = 10;
 /// Size of the copies after which a group of blocks ends, in granules: 64 MiB on a GPU.
 const GROUP_GRANULES: u64 = 32;
 
-/// What moves need on one device: a stream, and the kernel that hashes with its table. All of it is there until its context is destroyed.
+/// What moves need on one device: a stream, and the kernel that hashes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tools {
     /// Context of the other handles.
@@ -61,8 +61,6 @@ pub(crate) struct Tools {
     stream: Handle,
     /// Kernel that hashes granules; `None` if the driver does not accept it.
     kernel: Option<Handle>,
-    /// Address of the kernel's table; `None` while the driver has no memory for it.
-    table: Option<Address>,
 }
 
 /// State of the moves of a process. Its lock is held over a move.
@@ -481,7 +479,6 @@ fn make_tools<P: Platform>(host: P, context: Handle) -> Result<Tools, Code> {
         context,
         stream: host.create_stream()?,
         kernel: host.load_hash().ok(),
-        table: hash::make_table(host),
     })
 }
 
