@@ -1,6 +1,6 @@
 //! Programs that compute amid a restore: a launch waits for what it uses, however it names it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::time::Instant;
 
@@ -39,10 +39,37 @@ fn restored() -> (Node, Puppet) {
     (node, puppet)
 }
 
+/// Returns the time for which the threads of a process have run, in nanoseconds.
+fn run_time(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let times = threads.map(|thread| {
+        // It may have ended.
+        let text = fs::read_to_string(thread.unwrap().path().join("schedstat"));
+        let first = text.unwrap_or_default();
+        first
+            .split(' ')
+            .next()
+            .and_then(|ns| ns.parse::<u64>().ok())
+    });
+    times.map(Option::unwrap_or_default).sum()
+}
+
+/// Waits until a process whose model has left does nothing: its copies have been searched for addresses. Before that every launch waits for all.
+fn searched(puppet: &Puppet) {
+    let (mut before, mut looks) = (0, 0);
+    until("the copies are searched", || {
+        let now = run_time(puppet.pid());
+        looks = if now == before { looks + 1 } else { 0 };
+        before = now;
+        looks >= 3
+    });
+}
+
 /// Evicts the model, and returns whether this launch waits for all memory: whether the restore which it asks for takes longer until the launch has
 /// returned than from then on.
 fn waits_for_all(node: &Node, puppet: &mut Puppet, launch: &str) -> bool {
     evict(node);
+    searched(puppet);
     puppet.send(launch);
     until("the model returns", || {
         process(node)["residency"] == "restoring"
