@@ -55,7 +55,8 @@ fn orders_at_once_are_one_move() {
     ready(&node);
     // Its host memory may be on its way until then.
     evict(&node);
-    for verb in ["restore", "evict", "restore"] {
+    assert_eq!(order(&node, "restore").0, 200);
+    for verb in ["evict", "restore", "evict", "restore"] {
         let answers = thread::scope(|scope| {
             let orders = [(); 4].map(|()| scope.spawn(|| order(&node, verb)));
             orders.map(|order| order.join().unwrap())

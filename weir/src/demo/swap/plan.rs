@@ -98,10 +98,12 @@ impl Plan {
             "--models={text:?}: allowed: room for the largest model, {} MiB, up to 16 GiB",
             (largest / 10 * 11) >> 20
         );
-        let functions: Vec<Function> = (0..options.functions.unwrap_or(FUNCTIONS))
-            .map(|number| Function::new(number, instances, gpus))
-            .map(|function| function.slowed(slow))
+        let mut functions: Vec<Function> = (0..options.functions.unwrap_or(FUNCTIONS))
+            .map(|number| function(number, instances, gpus))
             .collect();
+        for function in &mut functions {
+            function.objective *= slow;
+        }
         let seconds = output.seconds.unwrap_or(SECONDS);
         let rate = options.rate.unwrap_or(RATE);
         let mut arrivals = arrivals(functions.len(), instances as usize, rate, seconds, seed);
@@ -122,32 +124,22 @@ impl Plan {
     }
 }
 
-impl Function {
-    fn new(number: u32, instances: u32, gpus: u32) -> Self {
-        let model = MODELS[number as usize % MODELS.len()];
-        let is_bert = model == "bert-qa";
-        let pick = |(bert, others): (u64, u64)| if is_bert { bert } else { others };
-        // The second instance is behind another switch, where there is one. Models are spread evenly, however many GPUs there are.
-        let first = (number + number / MODELS_COUNT) % gpus;
-        let second = (first + gpus.div_ceil(2)) % gpus;
-        Self {
-            name: format!("f{number:03}"),
-            model,
-            objective: Duration::from_millis(pick(OBJECTIVES_MS)),
-            footprint: pick(FOOTPRINTS),
-            gpus: [first, second]
-                .into_iter()
-                .take(instances as usize)
-                .collect(),
-        }
-    }
-
-    /// Returns the function with its objective multiplied by `slow`.
-    fn slowed(self, slow: u32) -> Self {
-        Self {
-            objective: self.objective * slow,
-            ..self
-        }
+fn function(number: u32, instances: u32, gpus: u32) -> Function {
+    let model = MODELS[number as usize % MODELS.len()];
+    let is_bert = model == "bert-qa";
+    let pick = |(bert, others): (u64, u64)| if is_bert { bert } else { others };
+    // The second instance is behind another switch, where there is one. Models are spread evenly, however many GPUs there are.
+    let first = (number + number / MODELS_COUNT) % gpus;
+    let second = (first + gpus.div_ceil(2)) % gpus;
+    Function {
+        name: format!("f{number:03}"),
+        model,
+        objective: Duration::from_millis(pick(OBJECTIVES_MS)),
+        footprint: pick(FOOTPRINTS),
+        gpus: [first, second]
+            .into_iter()
+            .take(instances as usize)
+            .collect(),
     }
 }
 
@@ -226,12 +218,12 @@ mod tests {
     #[test]
     fn instances_of_a_function_are_behind_different_switches() {
         for number in 0..64 {
-            let gpus = Function::new(number, 2, 4).gpus;
+            let gpus = function(number, 2, 4).gpus;
             assert_ne!(gpus[0] / 2, gpus[1] / 2);
         }
         // Each GPU has all models.
         for gpu in 0..4 {
-            let own = (0..128).map(|number| Function::new(number, 1, 4));
+            let own = (0..128).map(|number| function(number, 1, 4));
             let own = own.filter(|own| own.gpus == [gpu]);
             let mut models: Vec<_> = own.map(|own| own.model).collect();
             models.sort_unstable();

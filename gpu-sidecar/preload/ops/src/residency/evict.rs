@@ -214,7 +214,7 @@ fn leave<P: Platform>(
             TOKEN_MAX
         };
         let until = begin.saturating_add(wait);
-        hash::granules(host, moves, device, until)
+        hash::granules(host, &tools, device.granule, &device.granules(), until)
     });
     transfer.hash_ns += host.now().saturating_sub(begin);
     let begin = host.now();

@@ -3,37 +3,39 @@
 use preload_state::memory::GranuleHash;
 use preload_state::streams::DefaultStream;
 
-use super::{Moves, Tools, tools};
+use super::Tools;
 use crate::cuda::{Address, Code, Handle, SUCCESS};
-use crate::memory::MovableDevice;
 use crate::platform::Platform;
 use crate::{capture_mode, launch, streams};
 
-/// Returns the hash of each granule of a device; `None` if hashes cannot be computed, and everything counts as changed.
+/// Returns the hash of each granule with these addresses; `None` if hashes cannot be computed, and everything counts as changed.
 ///
 /// The kernel passes the gate like one of the program, but waits for it until the time `until` (nanoseconds) only: the memory is kept from the
 /// program meanwhile, and its frees wait as well.
 pub(super) fn granules<P: Platform>(
     host: P,
-    moves: &mut Moves,
-    device: &MovableDevice,
+    tools: &Tools,
+    granule: u64,
+    addresses: &[Address],
     until: u64,
 ) -> Option<Vec<GranuleHash>> {
-    let tools = tools(host, moves, device).ok()?;
     let kernel = tools.kernel?;
-    let addresses = device.granules();
     if addresses.is_empty() {
         return Some(Vec::new());
     }
-    // Of each granule the address, and the two sums that are its hash. It is not kept: a program that asks how much memory is free finds what it has freed.
-    let table = host.allocate(24 * addresses.len() as u64).ok()?;
+    let count = addresses.len();
+    // The table of addresses, and behind it the sums, which begin at 0.
+    let mut words = addresses.to_vec();
+    words.resize(3 * count, 0);
+    let bytes = 8 * words.len() as u64;
+    let table = host.allocate(bytes).ok()?;
     let input = Input {
         kernel,
-        granule: device.granule,
+        granule,
         table,
         until,
     };
-    let hashes = sums(host, &tools, input, &addresses);
+    let hashes = sums(host, tools, input, &words);
     host.free(table);
     hashes.ok()
 }
@@ -54,7 +56,7 @@ fn sums<P: Platform>(
     host: P,
     tools: &Tools,
     input: Input,
-    addresses: &[Address],
+    words: &[u64],
 ) -> Result<Vec<GranuleHash>, Code> {
     let Input {
         kernel,
@@ -62,13 +64,10 @@ fn sums<P: Platform>(
         table,
         until,
     } = input;
-    let count = addresses.len();
-    // The addresses, and behind them the sums, which begin at 0.
-    let mut words = addresses.to_vec();
-    words.resize(3 * count, 0);
+    let written = host.write_words(table, words, tools.stream);
+    let count = words.len() / 3;
     let out = table + 8 * count as u64;
     let parameters = [out, table, count as u64, granule / 8];
-    let written = host.write_words(table, &words, tools.stream);
     let launched = written.and_then(|()| {
         let launch = || match host.launch_hash(kernel, parameters, tools.stream) {
             Ok(()) => SUCCESS,

@@ -99,9 +99,10 @@ fn changed<P: Platform>(host: P) -> Option<(Hashes, Vec<Piece>)> {
     evict::reserve(&mut moves, &devices).ok()?;
     let (mut hashes, mut pieces) = (Hashes::new(), Vec::new());
     for device in &devices {
+        let tools = tools(host, &mut moves, device).ok()?;
         // Only with the token that it holds.
         let until = host.now();
-        let all = hash::granules(host, &mut moves, device, until)?;
+        let all = hash::granules(host, &tools, device.granule, &device.granules(), until)?;
         let mut all = all.into_iter();
         for block in &device.blocks {
             let count = usize::try_from(block.bytes / device.granule).ok()?;
